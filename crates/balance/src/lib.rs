@@ -47,6 +47,8 @@ pub mod demand;
 pub mod peer_reports;
 /// Keys that replicas share.
 pub mod shared_keys;
+/// Rate limits, which replicas keep together.
+pub mod rate_limit;
 
 pub use demand::RequestDemand;
 pub use endpoint::{Endpoint, EndpointRegistry, EndpointSet, SetMember};

@@ -59,6 +59,8 @@ mod backend_policy;
 mod backend_health;
 /// `ClientPolicy`.
 mod client_policy;
+/// `RateLimitPolicy`.
+mod rate_limit_policy;
 /// `AddressPool`.
 mod address_pool;
 /// Objects of a cluster that are invalid.
@@ -118,6 +120,10 @@ pub use namespace::{
     LabelExpression, LabelSelector, NAMESPACE_NAME_LABEL, NamespaceSpec, namespace_labels,
 };
 pub use network_policy::NetworkPolicySpec;
+pub use rate_limit_policy::{
+    RateLimitKeySpec, RateLimitKeyType, RateLimitPolicySpec, RateLimitTarget, RateLimitTargetKind,
+    RequestRateLimit,
+};
 pub use read::{parse, read};
 pub use reference_grant::{GrantFrom, GrantTo, ReferenceGrantSpec};
 pub use route::{ParentRef, ServiceRef};
@@ -180,6 +186,8 @@ pub enum ApiObject {
     BackendPolicy(SharedObject<BackendPolicySpec>),
     /// Limits, timeouts and protocols of the clients of a Gateway.
     ClientPolicy(SharedObject<ClientPolicySpec>),
+    /// Request rates of Gateways and routes.
+    RateLimitPolicy(SharedObject<RateLimitPolicySpec>),
     /// Addresses for Services of type LoadBalancer.
     AddressPool(SharedObject<AddressPoolSpec>),
     /// An invalid object. Occurs only in clusters: a file with an invalid object is rejected.

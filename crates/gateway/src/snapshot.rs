@@ -7,6 +7,8 @@
 mod filter;
 /// Settings of policies, with every default filled in.
 mod settings;
+/// Limits of the rate of requests.
+mod rate_limit;
 /// TLS termination at listeners, and TLS to endpoints.
 mod tls;
 
@@ -20,6 +22,7 @@ pub use filter::{
     AllowList, CorsPolicy, HeaderEdits, HeaderField, MirrorFraction, MirrorPolicy, OriginPattern,
     PathRewrite, RedirectAction, RequestUrl, RewriteAction, RouteFilters, UrlScheme,
 };
+pub use rate_limit::{KeyedRateLimit, RateLimitKey, RateLimitSettings};
 pub use settings::{
     AffinitySettings, BackendSettings, ClientSettings, CongestionControl, EndpointLocation,
     EndpointProtocol, HashKey, Http3Settings, PathSettings, PriorityHeader, PriorityRules,
@@ -44,6 +47,8 @@ pub struct Snapshot {
     pub rules: Vec<Arc<Rule>>,
     /// All backends that rules name, sorted by key.
     pub backends: Vec<Backend>,
+    /// The limits of all targets of RateLimitPolicies.
+    pub rate_limits: Vec<Arc<RateLimitSettings>>,
 }
 
 /// An address to accept on. Listeners of a Gateway that differ only in hostname share one.

@@ -69,6 +69,8 @@ mod backend_tls;
 mod backend_transport;
 /// BackendPolicies and ClientPolicies: which policy applies to which target.
 mod policy;
+/// RateLimitPolicies: which limits apply where.
+mod rate_limit;
 /// Revocation of client certificates.
 mod revocation;
 /// Settings of policies with every default filled in.
@@ -99,6 +101,7 @@ pub fn translate(objects: &[ApiObject], settings: &TranslationSettings) -> Trans
     index.add(&expansion.objects, &mut report);
     let client_policies = policy::client_policies(&index, &mut report);
     let tls_policies = backend_tls::backend_tls_policies(&index, &mut report);
+    let rate_limits = rate_limit::rate_limit_policies(&index, &mut report);
     let backend_policies = policy::backend_policies(&index, &tls_policies, &mut report);
 
     let mut gateways = listener::gateways(&index, addresses, &mut report);
@@ -142,13 +145,16 @@ pub fn translate(objects: &[ApiObject], settings: &TranslationSettings) -> Trans
     let mut load_balancer_listeners = load_balancers.listeners();
     for route in &routes {
         for draft in &route.rules {
-            let rule = Arc::new(draft.rule(snapshot.rules.len(), &keys));
-            listeners.add_rule(&gateways, &route.attachments, &draft.matches, &rule);
+            let own = rate_limits.of_rule(draft.origin.as_ref());
+            let rule = Arc::new(draft.rule(snapshot.rules.len(), &keys, own));
+            let attachments = &route.attachments;
+            listeners.add_rule(&gateways, attachments, &draft.matches, &rule, &rate_limits);
             service_listeners.add_rule(&route.service_ports, &draft.matches, &rule);
             load_balancer_listeners.add_rule(route, draft, &rule);
             snapshot.rules.push(rule);
         }
     }
+    snapshot.rate_limits = rate_limits.into_limits();
     snapshot.listeners = listeners.into_listeners();
     let transparent_services = service_listeners.add_to(&mut snapshot.listeners);
     let load_balancer_services = load_balancer_listeners.add_to(&mut snapshot.listeners);

@@ -147,6 +147,8 @@ fn output(input: &str, file: &str) -> String {
         described(&it.name, &address, &it.client, &defaults.0.client)
     };
     section(&mut out, "listeners", snapshot.listeners.iter().map(listener));
+    let limits = snapshot.rate_limits.iter().map(|it| quoted(&format!("{it:?}").replace('"', "'")));
+    section(&mut out, "rate limits", limits);
     section(&mut out, "tls", snapshot.listeners.iter().flat_map(|it| sni_rules(it, snapshot)));
     section(&mut out, "names", input.lines().flat_map(|line| names(line, snapshot)));
     section(&mut out, "rules", snapshot.rules.iter().filter_map(|rule| special(rule, snapshot)));
@@ -458,6 +460,10 @@ fn special(rule: &Rule, snapshot: &Snapshot) -> Option<String> {
 /// Describes the filters that are set.
 fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> String {
     let mut parts = Vec::new();
+    parts.extend(filters.rate_limit.map(|it| {
+        let limits = &snapshot.rate_limits[it];
+        format!("rate limit {} at {}", limits.policy, limits.target)
+    }));
     parts.extend(filters.cors.as_ref().map(|it| format!("{it:?}")));
     parts.extend(filters.redirect.as_ref().map(|it| format!("{it:?}")));
     parts.extend(filters.rewrite.as_ref().map(|it| format!("{it:?}")));
@@ -487,11 +493,21 @@ fn request(line: &str, snapshot: &Snapshot) -> Option<String> {
         format!(
             "{} {}",
             listener.address,
-            rule.map_or_else(|| "nothing".to_owned(), |it| shares(it, snapshot))
+            rule.map_or_else(
+                || "nothing".to_owned(),
+                |it| format!("{}{}", shares(it, snapshot), rate_limit(it, snapshot))
+            )
         )
     });
     let answer = answers.by_ref().collect::<Vec<_>>().join("; ");
     Some(quoted(&format!("{text} -> {answer}")))
+}
+
+/// Returns the policy that limits the rate of requests of a rule, if there is one.
+fn rate_limit(rule: &Rule, snapshot: &Snapshot) -> String {
+    let index = rule.filters.as_ref().and_then(|filters| filters.rate_limit);
+    let limits = index.map(|index| &snapshot.rate_limits[index]);
+    limits.map(|it| format!(" (limited by {} at {})", it.policy, it.target)).unwrap_or_default()
 }
 
 /// Parses `HOST PATH[?QUERY] [METHOD] [NAME:VALUE]...`.

@@ -5,7 +5,9 @@
 use std::fs;
 use std::path::Path;
 
-use gateway::objects::{AddressPoolSpec, BackendPolicySpec, ClientPolicySpec, schema};
+use gateway::objects::{
+    AddressPoolSpec, BackendPolicySpec, ClientPolicySpec, RateLimitPolicySpec, schema,
+};
 use serde_json::{Map, Value, json};
 
 /// Width of wrapped prose.
@@ -20,7 +22,7 @@ struct PublishedPolicy {
     is_namespaced: bool,
 }
 
-fn policies() -> [PublishedPolicy; 3] {
+fn policies() -> [PublishedPolicy; 4] {
     [
         PublishedPolicy {
             kind: "BackendPolicy",
@@ -32,6 +34,12 @@ fn policies() -> [PublishedPolicy; 3] {
             kind: "ClientPolicy",
             plural: "clientpolicies",
             spec: schema::<ClientPolicySpec>(),
+            is_namespaced: true,
+        },
+        PublishedPolicy {
+            kind: "RateLimitPolicy",
+            plural: "ratelimitpolicies",
+            spec: schema::<RateLimitPolicySpec>(),
             is_namespaced: true,
         },
         PublishedPolicy {

@@ -57,7 +57,7 @@ const CERTIFICATE_SECRETS_SELECTOR: &str = "type!=kubernetes.io/service-account-
 
 /// Every watched kind. Pods are not watched: they change far more often than EndpointSlices and add
 /// no information.
-pub(crate) const KINDS: [WatchedKind; 22] = [
+pub(crate) const KINDS: [WatchedKind; 23] = [
     WatchedKind {
         field_selector: Some("metadata.name=gateways.gateway.networking.k8s.io"),
         is_namespaced: false,
@@ -75,6 +75,7 @@ pub(crate) const KINDS: [WatchedKind; 22] = [
     kind_with_entries(GATEWAY_API, "v1", "BackendTLSPolicy", "backendtlspolicies"),
     kind_with_entries(SHEAVE, "v1alpha1", "BackendPolicy", "backendpolicies"),
     kind_with_entries(SHEAVE, "v1alpha1", "ClientPolicy", "clientpolicies"),
+    kind_with_entries(SHEAVE, "v1alpha1", "RateLimitPolicy", "ratelimitpolicies"),
     WatchedKind {
         is_namespaced: false,
         ..watched_kind(SHEAVE, "v1alpha1", ADDRESS_POOL, "addresspools")

@@ -7,11 +7,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use balance::rate_limit::ReplicaPart;
 use balance::{EndpointRegistry, EndpointSet, SetMember, SlotAssignment};
 use gateway::matching::{HostName, HostNameBuffer, RequestAttributes, RouteTable};
 use gateway::snapshot::{
     AffinitySettings, BackendKey, BackendSettings, ClientSettings, EndpointSpec, Http3Settings,
-    InterceptionSettings, ListenerProtocol, Rule, TlsPayload, TransportProtocol,
+    InterceptionSettings, ListenerProtocol, RateLimitSettings, Rule, TlsPayload, TransportProtocol,
 };
 use gateway::{Snapshot, snapshot};
 use ipnet::IpNet;
@@ -25,6 +26,7 @@ use crate::failure::Failure;
 use crate::interception::ConnectionInterceptor;
 use crate::lease_signal::LeaseSignal;
 use crate::observe::{ListenerCounters, RouteCounters};
+use crate::rate_limit::{RateLimiter, SharedPart};
 use crate::resources::ResourceBudgets;
 
 /// The configuration that workers use, read anew for each request.
@@ -36,6 +38,8 @@ pub(crate) struct ActiveConfig {
     pub(crate) routes: Vec<Arc<Route>>,
     /// Backends, by the index in [`snapshot::RuleTarget::Backend`].
     pub(crate) backends: Vec<Arc<Backend>>,
+    /// Rate limits, by [`RouteFilters::rate_limit`](snapshot::RouteFilters::rate_limit).
+    pub(crate) rate_limiters: Vec<Arc<RateLimiter>>,
     /// Indices of the listeners whose connections are intercepted, by address.
     pub(crate) intercepting: HashMap<SocketAddr, usize>,
 }
@@ -272,6 +276,9 @@ pub(crate) struct StateRegistry {
     endpoints: BTreeMap<(TransportProtocol, Arc<str>), EndpointRegistry<EndpointData>>,
     backends: BTreeMap<BackendKey, Arc<Backend>>,
     routes: BTreeMap<Arc<str>, Arc<Route>>,
+    /// By policy and target.
+    rate_limiters: BTreeMap<(Arc<str>, Arc<str>), Arc<RateLimiter>>,
+    rate_limit_part: Arc<SharedPart>,
     endpoint_tls: EndpointTlsFactory,
     slot_assignment: SlotAssignment,
     affinity_key: Arc<AffinityKey>,
@@ -293,6 +300,8 @@ impl StateRegistry {
             endpoints: BTreeMap::new(),
             backends: BTreeMap::new(),
             routes: BTreeMap::new(),
+            rate_limiters: BTreeMap::new(),
+            rate_limit_part: Arc::default(),
             endpoint_tls: EndpointTlsFactory::default(),
             // The thread of the leases sets it once it knows the replicas.
             slot_assignment: match &leases {
@@ -338,6 +347,36 @@ impl StateRegistry {
         self.routes =
             routes.iter().map(|route| (Arc::clone(&route.name), Arc::clone(route))).collect();
         routes
+    }
+
+    /// Returns the limiters of the Snapshot, with the existing buckets of limits that have not changed.
+    pub(crate) fn rate_limiters(
+        &mut self,
+        all: &[Arc<RateLimitSettings>],
+    ) -> Vec<Arc<RateLimiter>> {
+        let mut limiters = BTreeMap::new();
+        let made = all.iter().map(|settings| {
+            let name = (Arc::clone(&settings.policy), Arc::clone(&settings.target));
+            let known = self.rate_limiters.get(&name);
+            let limiter = match known.filter(|known| known.settings == *settings) {
+                Some(known) => Arc::clone(known),
+                None => {
+                    let part = &self.rate_limit_part;
+                    let known = known.map(|known| &**known);
+                    Arc::new(RateLimiter::new(settings, known, part, self.workers))
+                }
+            };
+            limiters.insert(name, Arc::clone(&limiter));
+            limiter
+        });
+        let made = made.collect();
+        self.rate_limiters = limiters;
+        made
+    }
+
+    /// Sets this replica's part of every bucket of a rate limit.
+    pub(crate) fn set_rate_limit_part(&self, part: ReplicaPart) {
+        self.rate_limit_part.set(part);
     }
 
     /// Replaces the endpoints of one backend, without a new Snapshot. Returns false if there is no such backend.

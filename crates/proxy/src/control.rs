@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use balance::demand::WINDOW;
+use balance::rate_limit::ReplicaPart;
 use balance::{RequestDemand, SlotAssignment};
 use gateway::Snapshot;
 use gateway::snapshot::{
@@ -349,6 +350,7 @@ impl Proxy {
             listeners,
             routes: control.registry.routes(&snapshot.rules),
             backends: control.registry.backends(snapshot),
+            rate_limiters: control.registry.rate_limiters(&snapshot.rate_limits),
         };
         let change = control.groups.open(groups);
         control.handover.update(&active_config, &sockets);
@@ -424,6 +426,11 @@ impl Proxy {
         self.shared.replicas.store(assignment.members(), Ordering::Relaxed);
         lock(&self.control).registry.set_slot_assignment(assignment);
         self.shared.health_waker.wake();
+    }
+
+    /// Sets this replica's part of every bucket of a rate limit. Until the first call it is the whole.
+    pub fn set_rate_limit_part(&self, part: ReplicaPart) {
+        lock(&self.control).registry.set_rate_limit_part(part);
     }
 
     pub fn listeners(&self) -> Vec<ListenerView> {

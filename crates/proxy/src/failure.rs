@@ -73,6 +73,8 @@ failures! {
         "too many requests of this connection have not sent their bodies").grpc(ResourceExhausted);
     AddressShare => row(429, "http_request_denied", "address_share",
         "too many requests of this client at once").grpc(ResourceExhausted);
+    RateLimit => row(429, "http_request_denied", "rate_limit",
+        "request exceeds its rate limit").grpc(ResourceExhausted);
     ClientGone => row(499, "http_request_error", "client_disconnected", "client disconnected");
     NoRoute => row(404, "destination_not_found", "no_route", "no route matches the request");
     // Gateway API requires this gRPC code.

@@ -10,6 +10,7 @@ use codec::head::{ByteSpan, RequestHead, ResponseHead};
 use gateway::snapshot::{CorsPolicy, MirrorPolicy, RouteFilters, Rule, UrlScheme, WeightedTarget};
 
 use crate::failure::Failure;
+use crate::rate_limit::RateLimitRejection;
 
 /// Header modification.
 mod headers;
@@ -28,6 +29,8 @@ pub(crate) struct RequestFilters {
     /// Position of the request's `Origin` field as the client sent it, even if a filter removes the
     /// field.
     origin: Option<ByteSpan>,
+    /// Rate limit that rejects the request.
+    pub(crate) rejection: Option<Box<RateLimitRejection>>,
 }
 
 impl RequestFilters {
@@ -42,7 +45,12 @@ impl RequestFilters {
             return None;
         }
         let origin = request.fields.find_span("origin");
-        Some(Self { rule: Arc::clone(rule), target, origin })
+        Some(Self { rule: Arc::clone(rule), target, origin, rejection: None })
+    }
+
+    /// Returns the index of the rate limits of the request.
+    pub(crate) fn rate_limit(&self) -> Option<usize> {
+        self.rule.filters.as_ref()?.rate_limit
     }
 
     /// Answers in place of the endpoint if a filter requires it. Returns true if the response's

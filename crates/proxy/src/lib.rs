@@ -67,6 +67,8 @@ mod h3;
 mod proxy_header;
 /// A backend, shared by all workers.
 mod backend;
+/// Rate limits of requests.
+mod rate_limit;
 /// The share of one client address in a backend's slots.
 mod address_share;
 /// The Outcome of an attempt.
@@ -125,6 +127,7 @@ pub use balance::leases;
 pub use balance::limit;
 pub use balance::peer_reports::ReportRefusal;
 pub use balance::shared_keys::KeyRefusal;
+pub use balance::rate_limit as token_buckets;
 pub use balance::{RequestDemand, SlotAssigner, SlotAssignment, Time};
 pub use control::{
     AccessLog, BackendDemand, BackendView, EndpointView, ListenError, ListenerView,
@@ -134,6 +137,7 @@ pub use interception::{ClientMark, ClientMarkFuture, ConnectionInterceptor, Inte
 pub use limit_exchange::{LimitExchange, LimitSharingStatus};
 pub use peer_reports::{DueReports, PeerReports, ReportCounts};
 pub use quic::GroupShape;
+pub use rate_limit::RateLimitSharing;
 pub use request_path::normal_path;
 pub use slot_leases::{LeaseStatus, SlotLeases};
 pub use ticket_keys::{TicketKeyExchange, TicketKeyStatus};

@@ -29,6 +29,7 @@ use crate::grpc::{self, GrpcCall};
 use crate::load_report;
 use crate::memory::stalled::HeldMemory;
 use crate::outcome::AttemptConclusion;
+use crate::rate_limit::RateLimitRejection;
 use crate::tunnel;
 use crate::worker::Worker;
 
@@ -392,13 +393,22 @@ pub(crate) async fn answer(context: &mut RequestContext<'_>) -> ConnectionOutcom
     let overloaded =
         record.backend.as_ref().filter(|_| failure.is_overload()).map(OverloadResponse::of);
     *call = call.or_else(|| GrpcCall::of(request));
+    let rejection = filtering.as_ref().and_then(|it| it.rejection.as_deref());
+    let retry_after = overloaded.as_ref().map(|it| it.retry_after);
+    let retry_after = retry_after.or_else(|| rejection.map(RateLimitRejection::wait));
     let body = match call {
         Some(call) => {
-            call.refuse(failure, overloaded.map(|it| it.retry_after), response);
+            call.refuse(failure, retry_after, response);
             String::new()
         }
         None => describe(response, failure, overloaded.as_ref()),
     };
+    if let Some(rejection) = rejection {
+        if call.is_none() {
+            response.status = rejection.status();
+        }
+        rejection.describe(response);
+    }
     let (error, details) = (failure.attributes().proxy_error, failure.details());
     let status = format!("{PSEUDONYM}; error={error}; details=\"{details}\"");
     response.fields.add(KnownFieldName::ProxyStatus, status);

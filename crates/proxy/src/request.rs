@@ -92,7 +92,7 @@ async fn forward(context: &mut RequestContext<'_>) -> Result<ConnectionOutcome, 
     context.record.config = Some(Rc::clone(&active_config));
     let target = choose_target(worker, rule);
     context.exchange.filters = RequestFilters::new(rule, target, &context.exchange.request);
-    if answer_locally(context.client, listener, context.exchange)? {
+    if answer_locally(context, &active_config, listener)? {
         return Ok(relay::reply(context).await);
     }
     let backend = backend_of(&active_config, rule, target)?;
@@ -180,14 +180,24 @@ fn choose_target(worker: &Worker, rule: &Rule) -> Option<usize> {
     })
 }
 
-/// Lets a filter of the route answer in place of an endpoint. If it returns true, the response's head is ready.
+/// Rejects a request over its rate limit, and else lets a filter of the route answer in place of an endpoint. If it
+/// returns true, the response's head is ready.
 fn answer_locally(
-    client: &ClientConnection,
+    context: &mut RequestContext<'_>,
+    active_config: &WorkerConfig,
     listener: &ActiveListener,
-    exchange: &mut Exchange,
 ) -> Result<bool, Failure> {
-    let Exchange { request, response, filters: filtering, .. } = exchange;
+    let RequestContext { worker, client, exchange, record } = context;
+    let Exchange { request, response, filters: filtering, .. } = &mut **exchange;
     let Some(filtering) = filtering else { return Ok(false) };
+    if let Some(limiter) = filtering.rate_limit() {
+        let limiter = &active_config.rate_limiters[limiter];
+        let address = || client.origin.client(&request.fields, &listener.client);
+        if let Err(rejection) = limiter.admit(worker.index, request, address, record.started) {
+            filtering.rejection = Some(rejection);
+            return Err(Failure::RateLimit);
+        }
+    }
     filtering.answer(request, client.origin.scheme, listener.public_port, response)
 }
 

@@ -62,7 +62,12 @@ fn snapshot(transport: TransportProtocol, endpoint: SocketAddr, network: &str) -
         elsewhere: Vec::new(),
         settings: BackendSettings::default(),
     };
-    Snapshot { listeners: vec![listener], rules: vec![rule], backends: vec![backend] }
+    Snapshot {
+        listeners: vec![listener],
+        rules: vec![rule],
+        backends: vec![backend],
+        ..Snapshot::default()
+    }
 }
 
 fn start(snapshot: &Snapshot) -> Proxy {

@@ -184,7 +184,7 @@ fn snapshot(
             ..listener("inner", &rules[0], inner_rules)
         },
     ];
-    Snapshot { listeners, rules, backends }
+    Snapshot { listeners, rules, backends, ..Snapshot::default() }
 }
 
 fn listener(name: &str, rule: &Arc<Rule>, sni_rules: Vec<SniRule>) -> Listener {

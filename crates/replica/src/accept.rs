@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use balance::leases::{LeaseMessage, ReplicaIdentity};
 use balance::limit::LimitMessage;
+use balance::rate_limit::TokenMessage;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -223,6 +224,10 @@ impl MessageReceiver {
             Some(FrameBody::Limits(limits)) => {
                 let limits = LimitMessage::try_from(limits);
                 self.check(limits.map(|it| (it.from, ReplicaMessage::Limits(it))), from)
+            }
+            Some(FrameBody::Tokens(tokens)) => {
+                let tokens = TokenMessage::try_from(tokens);
+                self.check(tokens.map(|it| (it.from, ReplicaMessage::Tokens(it))), from)
             }
             Some(FrameBody::Demand(demand)) => {
                 Ok(self.report(demand.try_into().map(ReplicaMessage::Demand), from))

@@ -51,6 +51,7 @@ pub(crate) fn message_frame(message: &ReplicaMessage) -> WireFrame {
         ReplicaMessage::Outages(outages) => FrameBody::Outages(outages.into()),
         ReplicaMessage::Limits(limits) => FrameBody::Limits(limits.into()),
         ReplicaMessage::TicketKeys(keys) => FrameBody::TicketKeys(keys.into()),
+        ReplicaMessage::Tokens(tokens) => FrameBody::Tokens(tokens.into()),
     };
     WireFrame { body: Some(body) }
 }

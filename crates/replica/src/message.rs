@@ -3,6 +3,7 @@
 use balance::leases::{LeaseMessage, ReplicaIdentity};
 use balance::limit::LimitMessage;
 use balance::peer_reports::{DemandMessage, OutageMessage, RefusalMessage};
+use balance::rate_limit::TokenMessage;
 use balance::shared_keys::KeyMessage;
 
 /// Message to a peer. Of each kind only the newest message counts.
@@ -21,6 +22,8 @@ pub enum ReplicaMessage {
     Limits(LimitMessage),
     /// Keys of session tickets. They are sent and taken over TLS alone.
     TicketKeys(KeyMessage),
+    /// Tokens of rate limits. A gift is repeated until the peer acknowledges it.
+    Tokens(TokenMessage),
 }
 
 impl ReplicaMessage {
@@ -32,7 +35,8 @@ impl ReplicaMessage {
             | Self::Demand(_)
             | Self::Refusals(_)
             | Self::Outages(_)
-            | Self::Limits(_) => false,
+            | Self::Limits(_)
+            | Self::Tokens(_) => false,
         }
     }
 }

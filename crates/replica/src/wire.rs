@@ -18,13 +18,16 @@ use crate::wire_reports::{WireDemandMessage, WireOutageMessage, WireRefusalMessa
 
 /// Learned limits.
 mod limits;
+/// Tokens of rate limits.
+mod tokens;
 
 pub(crate) use limits::WireLimits;
+pub(crate) use tokens::WireTokens;
 
 /// One frame. A body of an unknown kind is as none.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct WireFrame {
-    #[prost(oneof = "FrameBody", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "FrameBody", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub(crate) body: Option<FrameBody>,
 }
 
@@ -44,6 +47,8 @@ pub(crate) enum FrameBody {
     Limits(WireLimits),
     #[prost(message, tag = "7")]
     TicketKeys(WireKeyMessage),
+    #[prost(message, tag = "8")]
+    Tokens(WireTokens),
 }
 
 /// First frame of each side.

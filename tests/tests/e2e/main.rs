@@ -48,6 +48,8 @@ mod names;
 /// Configuration changes under load.
 mod reload;
 
+/// Rate limits of requests.
+mod rate_limits;
 /// Endpoint selection and connection reuse.
 mod choosing;
 /// New endpoints under kept-alive connections.

@@ -11,8 +11,8 @@ use super::{
     AddressPoolSpec, ApiObject, BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec,
     ConfigMapSpec, EndpointSliceSpec, GatewayClassSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec,
     IngressClassSpec, IngressSpec, InvalidObject, ListenerSetSpec, NamespaceSpec,
-    NetworkPolicySpec, ObjectMeta, PartialPolicy, ReferenceGrantSpec, SecretSpec, ServiceSpec,
-    SharedObject, StreamRouteSpec, TlsRouteSpec, TypedObject,
+    NetworkPolicySpec, ObjectMeta, PartialPolicy, RateLimitPolicySpec, ReferenceGrantSpec,
+    SecretSpec, ServiceSpec, SharedObject, StreamRouteSpec, TlsRouteSpec, TypedObject,
 };
 use crate::problem::{self, ObjectOrigin, ObjectProblem};
 
@@ -143,7 +143,7 @@ const GATEWAY_API_LATER: &[&str] = &[
 ];
 const SHEAVE: &[&str] = &["sheave.dev/v1alpha1"];
 
-static KINDS: [ObjectKind; 21] = [
+static KINDS: [ObjectKind; 22] = [
     ObjectKind {
         name: "Namespace",
         versions: &["v1"],
@@ -263,6 +263,12 @@ static KINDS: [ObjectKind; 21] = [
         versions: SHEAVE,
         schema: LazyLock::new(schema::<ClientPolicySpec>),
         read: |reader, raw| reader.read_spec(raw).map(ApiObject::ClientPolicy),
+    },
+    ObjectKind {
+        name: "RateLimitPolicy",
+        versions: SHEAVE,
+        schema: LazyLock::new(schema::<RateLimitPolicySpec>),
+        read: |reader, raw| reader.read_spec(raw).map(ApiObject::RateLimitPolicy),
     },
     ObjectKind {
         name: "AddressPool",

@@ -8,6 +8,9 @@ use std::num::NonZeroU32;
 /// Changes to requests and responses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteFilters {
+    /// The limits of the rate of requests, which come before all else: an index into
+    /// [`Snapshot::rate_limits`](super::Snapshot::rate_limits).
+    pub rate_limit: Option<usize>,
     /// Cross-origin requests that are allowed (CORS). A preflight request is answered at once.
     pub cors: Option<CorsPolicy>,
     /// The redirect that is sent instead of a response of an endpoint.

@@ -8,11 +8,13 @@ use super::attach::{CommonHosts, RouteAttachment};
 use super::listener::{self, GatewayContext, ListenerContext, listen_port};
 use super::listener_tls::ListenerTlsMode;
 use super::policy::ClientPolicies;
+use super::rate_limit::RateLimitPolicies;
 use super::report::TranslationReport;
 use crate::addresses::AddressAssignment;
 use crate::matching::{HostPattern, RouteMatch, RouteTable};
 use crate::snapshot::{
-    Listener, ListenerProtocol, ListenerTls, Rule, SniRule, TlsPayload, TransportProtocol,
+    Listener, ListenerProtocol, ListenerTls, RouteFilters, Rule, SniRule, TlsPayload,
+    TransportProtocol,
 };
 
 /// The listeners of a Snapshot before their rules are added.
@@ -139,17 +141,20 @@ impl ListenerDrafts {
         }
     }
 
-    /// Adds a rule at every listener that its route has attached to.
+    /// Adds a rule at every listener that its route has attached to. If it has no rate limits, it has those of the
+    /// listener there.
     pub(super) fn add_rule(
         &mut self,
         gateways: &[GatewayContext<'_>],
         attachments: &[RouteAttachment],
         matches: &[Arc<RouteMatch>],
         rule: &Arc<Rule>,
+        rate_limits: &RateLimitPolicies<'_>,
     ) {
         for attachment in attachments {
             let gateway = &gateways[attachment.gateway];
             let listener = &gateway.listeners[attachment.listener];
+            let rule = &limited(rule, rate_limits.of_listener(gateway, listener));
             for address in sockets(gateway, listener) {
                 let index = self.indices[&(address, listener.protocol.transport())];
                 if listener.protocol == listener::ProtocolType::Tls {
@@ -178,6 +183,17 @@ impl ListenerDrafts {
         };
         self.listeners.into_iter().zip(self.sni_rules).map(with_tls).collect()
     }
+}
+
+/// Returns the rule with the rate limits of a listener, unless it has its own.
+fn limited(rule: &Arc<Rule>, of_listener: Option<usize>) -> Arc<Rule> {
+    let own = rule.filters.as_ref().and_then(|filters| filters.rate_limit);
+    if own.is_some() || of_listener.is_none() {
+        return Arc::clone(rule);
+    }
+    let filters = rule.filters.as_deref().cloned().unwrap_or_default();
+    let filters = RouteFilters { rate_limit: of_listener, ..filters };
+    Arc::new(Rule { filters: Some(Box::new(filters)), ..Rule::clone(rule) })
 }
 
 /// Returns the protocol of a new address, without rules.

@@ -35,6 +35,17 @@ pub(super) struct RuleDraft {
     pub(super) request_timeout: Option<Duration>,
     pub(super) attempt_timeout: Option<Duration>,
     pub(super) retry: Option<RuleRetry>,
+    /// The origin, if policies can target it.
+    pub(super) origin: Option<RuleOrigin>,
+}
+
+/// The route of a rule, and its name there.
+pub(super) struct RuleOrigin {
+    pub(super) kind: &'static str,
+    pub(super) namespace: Arc<str>,
+    pub(super) route: Arc<str>,
+    /// The name of the rule; `None` if it has none.
+    pub(super) section: Option<Arc<str>>,
 }
 
 /// A weighted target of a rule.
@@ -63,21 +74,26 @@ impl RuleDraft {
         targets.filter_map(|target| target.key.as_ref()).chain(mirrors)
     }
 
-    /// Returns the rule, with backends as indices into the sorted keys of all backends.
-    pub(super) fn rule(&self, index: usize, keys: &[BackendKey]) -> Rule {
+    /// Returns the rule, with backends as indices into the sorted keys of all backends, and the index of its limits.
+    pub(super) fn rule(
+        &self,
+        index: usize,
+        keys: &[BackendKey],
+        rate_limit: Option<usize>,
+    ) -> Rule {
         let target = |draft: &TargetDraft| WeightedTarget {
             target: draft
                 .key
                 .as_ref()
                 .map_or(RuleTarget::Unresolved, |key| RuleTarget::Backend(place(key, keys))),
             weight: draft.weight,
-            filters: draft.filters.filters(keys),
+            filters: draft.filters.filters(keys, None),
         };
         Rule {
             index,
             name: Arc::clone(&self.name),
             targets: self.targets.iter().map(target).collect(),
-            filters: self.filters.filters(keys),
+            filters: self.filters.filters(keys, rate_limit),
             request_timeout: self.request_timeout,
             attempt_timeout: self.attempt_timeout,
             retry: self.retry.clone(),
@@ -93,13 +109,13 @@ impl TargetDraft {
 }
 
 impl FiltersDraft {
-    fn filters(&self, keys: &[BackendKey]) -> Option<Box<RouteFilters>> {
+    fn filters(&self, keys: &[BackendKey], rate_limit: Option<usize>) -> Option<Box<RouteFilters>> {
         let mirror = |(key, share): &(BackendKey, MirrorFraction)| MirrorPolicy {
             backend: place(key, keys),
             share: *share,
         };
         let mirrors = self.mirrors.iter().map(mirror).collect();
-        let filters = RouteFilters { mirrors, ..self.filters.clone() };
+        let filters = RouteFilters { mirrors, rate_limit, ..self.filters.clone() };
         (filters != RouteFilters::default()).then(|| Box::new(filters))
     }
 }

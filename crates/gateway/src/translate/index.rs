@@ -11,12 +11,13 @@ use crate::objects::{
     ConfigMapSpec, EndpointSliceSpec, GatewayClassSpec, GatewaySpec, GrantFrom, GrantTo,
     GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec, InvalidObject, LabelSelector,
     ListenerSetSpec, NamespaceSpec, NetworkPolicySpec, ObjectMeta, PartialPolicy,
-    ReferenceGrantSpec, SecretSpec, ServiceSpec, StreamRouteSpec, TlsRouteSpec, TypedObject,
-    namespace_labels,
+    RateLimitPolicySpec, ReferenceGrantSpec, SecretSpec, ServiceSpec, StreamRouteSpec,
+    TlsRouteSpec, TypedObject, namespace_labels,
 };
 use crate::translation_settings::TranslationSettings;
 
 pub(super) const BACKEND_POLICY: &str = "BackendPolicy";
+pub(super) const RATE_LIMIT_POLICY: &str = "RateLimitPolicy";
 pub(super) const BACKEND_TLS_POLICY: &str = "BackendTLSPolicy";
 
 /// A namespace and a name.
@@ -58,6 +59,7 @@ pub(super) struct ObjectIndex<'a> {
     pub(super) backend_tls_policies: ObjectsByName<'a, BackendTlsPolicySpec>,
     pub(super) backend_policies: ObjectsByName<'a, BackendPolicySpec>,
     pub(super) client_policies: ObjectsByName<'a, ClientPolicySpec>,
+    pub(super) rate_limit_policies: ObjectsByName<'a, RateLimitPolicySpec>,
     /// By name only, because pools have no namespace.
     pub(super) address_pools: ObjectsByName<'a, AddressPoolSpec>,
     /// Objects that cannot be read.
@@ -162,6 +164,9 @@ impl<'a> ObjectIndex<'a> {
                 }
                 ApiObject::ClientPolicy(it) => {
                     add(&mut index.client_policies, "ClientPolicy", name(it), it, report);
+                }
+                ApiObject::RateLimitPolicy(it) => {
+                    add(&mut index.rate_limit_policies, RATE_LIMIT_POLICY, name(it), it, report);
                 }
                 ApiObject::AddressPool(pool) => {
                     let name = ("", &*pool.metadata.name);

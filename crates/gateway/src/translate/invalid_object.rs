@@ -3,12 +3,14 @@
 use std::slice;
 
 use super::attach::{AttachmentRequest, ParentIndex};
-use super::index::{BACKEND_POLICY, ObjectIndex};
+use super::index::{BACKEND_POLICY, ObjectIndex, RATE_LIMIT_POLICY};
 use super::listener::{GatewayContext, is_gateway_api, is_ours};
 use super::listener_set;
 use super::report::{TranslationReport, ValidationFault, condition};
 use crate::addresses::AddressAssignment;
-use crate::objects::{InvalidObject, InvalidObjectTarget, ObjectMeta, ParentRef, TypedObject};
+use crate::objects::{
+    InvalidObject, InvalidObjectTarget, ObjectMeta, ParentRef, RateLimitTargetKind, TypedObject,
+};
 use crate::status::{
     ConditionReason, ConditionType, GatewayStatus, ParentStatus, StatusCondition, StatusDetail,
     TargetStatus,
@@ -28,6 +30,7 @@ pub(super) fn statuses(
             listener_set::KIND => listener_set(object, gateways, report),
             BACKEND_POLICY => policy("Service", object, report),
             "ClientPolicy" => policy("Gateway", object, report),
+            RATE_LIMIT_POLICY => policy("Gateway", object, report),
             "HTTPRoute" | "GRPCRoute" | "TLSRoute" | "TCPRoute" | "UDPRoute" => {
                 route(index, known, object, gateways, report);
             }
@@ -119,8 +122,13 @@ fn policy(
         return;
     }
     let message = format!("{}; the policy does not apply", object.spec.message);
+    let kind_of = |target: &InvalidObjectTarget| {
+        let is_one_of_several = object.spec.kind == RATE_LIMIT_POLICY;
+        let kind = target.kind.as_deref().filter(|_| is_one_of_several)?;
+        RateLimitTargetKind::find(kind).map(RateLimitTargetKind::name)
+    };
     let status = |target: &InvalidObjectTarget| TargetStatus {
-        kind: target_kind,
+        kind: kind_of(target).unwrap_or(target_kind),
         namespace: object.metadata.namespace.clone(),
         name: target.name.clone(),
         section_name: target.section_name.clone(),

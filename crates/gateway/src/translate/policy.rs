@@ -472,7 +472,7 @@ pub(super) fn find_service(
     }
 }
 
-fn find_gateway(
+pub(super) fn find_gateway(
     index: &ObjectIndex<'_>,
     namespace: &str,
     reference: &PolicyTargetRef<'_>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::attach::RouteAttachment;
 use super::backend::{ReferenceScope, ServiceReferrer, rejected_answer, resolve};
-use super::draft::{FiltersDraft, RuleDraft, TargetDraft};
+use super::draft::{FiltersDraft, RuleDraft, RuleOrigin, TargetDraft};
 use super::filter::{self, FilterScope};
 use super::index::ObjectIndex;
 use super::report::{TranslationReport, ValidationFault, condition};
@@ -238,6 +238,17 @@ impl<'a, S> RuleBuilder<'a, S> {
             request_timeout,
             attempt_timeout,
             retry: rule.retry.map(retry),
+            origin: Some(self.origin(rule)),
+        }
+    }
+
+    fn origin(&self, rule: &RuleSource<'_>) -> RuleOrigin {
+        let metadata = &self.route.metadata;
+        RuleOrigin {
+            kind: self.kind,
+            namespace: metadata.namespace.as_str().into(),
+            route: metadata.name.as_str().into(),
+            section: rule.name.map(Arc::from),
         }
     }
 

@@ -27,12 +27,14 @@ use crate::observe::{
     ExemplarStore, HandshakeCounters, Histogram, HistogramData, ListenerCounters,
     MetricDescription, MetricReader, MetricRow, MetricSample, SingleWriterCounter, WorkerCounters,
 };
+use crate::rate_limit::RateLimiter;
 use crate::worker::ProxyState;
 
 const LISTENER: &[&str] = &["listener"];
 const ROUTE: &[&str] = &["route"];
 const BACKEND: &[&str] = &["backend"];
 const ENDPOINT: &[&str] = &["backend", "endpoint"];
+const RATE_LIMIT: &[&str] = &["policy", "target"];
 const WORKER: &[&str] = &["worker"];
 
 static OF_LISTENERS: &[MetricRow<ActiveListener>] = &[
@@ -505,6 +507,30 @@ static OF_BACKENDS: &[MetricRow<Backend>] = &[
     ),
 ];
 
+static OF_RATE_LIMITS: &[MetricRow<RateLimiter>] = &[
+    MetricRow::new(
+        "sheave_rate_limit_requests",
+        &["policy", "target", "outcome"],
+        MetricReader::Counts(|it, each| {
+            each("admitted", total(&it.counters, |shard| &shard.admitted));
+            each("rejected", total(&it.counters, |shard| &shard.rejected));
+        }),
+        "Requests to a target of a RateLimitPolicy by outcome: admitted, or rejected.",
+    ),
+    MetricRow::new(
+        "sheave_rate_limit_keys",
+        RATE_LIMIT,
+        MetricReader::Gauge(|it| it.keys() as f64),
+        "Keys, such as client addresses, that this replica has counts of.",
+    ),
+    MetricRow::new(
+        "sheave_rate_limit_keys_forgotten",
+        RATE_LIMIT,
+        MetricReader::Count(RateLimiter::forgotten),
+        "Keys that were forgotten although they had used a part of their limit, because there were too many.",
+    ),
+];
+
 static OF_ENDPOINTS: &[MetricRow<Endpoint>] = &[
     MetricRow::new(
         "sheave_endpoint_attempts",
@@ -694,6 +720,7 @@ pub fn metrics() -> impl Iterator<Item = &'static MetricDescription> {
     }
     of(OF_LISTENERS)
         .chain(of(OF_ROUTES))
+        .chain(of(OF_RATE_LIMITS))
         .chain(of(OF_ALL))
         .chain(of(OF_BACKENDS))
         .chain(of(OF_ENDPOINTS))
@@ -708,6 +735,8 @@ pub(crate) fn collect(shared: &ProxyState, sink: &mut dyn FnMut(MetricSample<'_>
     let listeners: Vec<_> = listeners.map(|it| ([it.name.to_string()], it)).collect();
     let routes: Vec<_> =
         active_config.routes.iter().map(|it| ([it.name.to_string()], &**it)).collect();
+    let rate_limiters = active_config.rate_limiters.iter();
+    let rate_limiters: Vec<_> = rate_limiters.map(|it| (it.labels(), &**it)).collect();
     let backends: Vec<_> =
         active_config.backends.iter().map(|it| ([it.name.to_string()], &**it)).collect();
     let current: Vec<_> = active_config.backends.iter().map(|it| (it, it.current())).collect();
@@ -722,6 +751,7 @@ pub(crate) fn collect(shared: &ProxyState, sink: &mut dyn FnMut(MetricSample<'_>
     let workers: Vec<_> = handles.map(|(index, it)| ([index.to_string()], &it.counters)).collect();
     visit(OF_LISTENERS, &listeners, sink);
     visit(OF_ROUTES, &routes, sink);
+    visit(OF_RATE_LIMITS, &rate_limiters, sink);
     visit(OF_ALL, &[([], shared)], sink);
     visit(OF_BACKENDS, &backends, sink);
     visit(OF_ENDPOINTS, &endpoints, sink);

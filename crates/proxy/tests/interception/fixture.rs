@@ -172,7 +172,8 @@ impl NodeFixture {
         let backends = addresses.into_iter().enumerate();
         let backends = backends.map(|(port, it)| backend(port, it, &self.settings)).collect();
         let listeners = protocol.map(listener).into_iter().collect();
-        let errors = self.proxy.apply(&Snapshot { listeners, rules, backends });
+        let errors =
+            self.proxy.apply(&Snapshot { listeners, rules, backends, ..Snapshot::default() });
         assert!(errors.is_empty(), "{errors:?}");
     }
 

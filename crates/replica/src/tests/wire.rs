@@ -11,6 +11,7 @@ use balance::limit::{
     LIMITS_VERSION, LimitEntry, LimitMessage, LimitReason, MAX_LIMIT_ENTRIES, ObservationSums,
     SharedLimit,
 };
+use balance::rate_limit::{LimitId, MAX_TOKEN_ENTRIES, TOKENS_VERSION, TokenAmount, TokenMessage};
 use bytes::BytesMut;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -167,6 +168,36 @@ fn largest_message_of_limits_fits_in_a_frame() {
     message.version += 1;
     let refused = limits_of(&message_frame(&ReplicaMessage::Limits(message)));
     assert_eq!(refused, Err(WireError::Version));
+}
+
+#[test]
+fn largest_message_of_tokens_fits_in_a_frame() {
+    let member = "[ffff::ffff]:65535".parse().unwrap();
+    let from = ReplicaIdentity { member, incarnation: u64::MAX };
+    let tokens = TokenAmount { limit: LimitId(u64::MAX), key: u128::MAX - 1, micros: u64::MAX };
+    let mut message = TokenMessage {
+        version: TOKENS_VERSION,
+        from,
+        to: from,
+        sent: Time::MAX,
+        gift: u64::MAX,
+        gift_seen: 7,
+        gifts: vec![tokens; MAX_TOKEN_ENTRIES],
+        wishes: vec![tokens; MAX_TOKEN_ENTRIES],
+    };
+    let frame = |message: &TokenMessage| message_frame(&ReplicaMessage::Tokens(message.clone()));
+    let decoded = |message: &TokenMessage| match frame(message).body {
+        Some(FrameBody::Tokens(tokens)) => TokenMessage::try_from(tokens),
+        other => panic!("{other:?}"),
+    };
+    let mut bytes = BytesMut::new();
+    assert!(append_frame(&frame(&message), &mut bytes));
+    assert!(bytes.len() < 22_000, "{} bytes", bytes.len());
+    assert_eq!(decoded(&message), Ok(message.clone()));
+    message.gifts.push(tokens);
+    assert_eq!(decoded(&message), Err(WireError::Absurd));
+    message.version += 1;
+    assert_eq!(decoded(&message), Err(WireError::Version));
 }
 
 proptest! {

@@ -7,8 +7,9 @@ use gateway::matching::{
     RuleVerdict, UnmetCondition, ValuePattern,
 };
 use gateway::snapshot::{
-    AllowList, CongestionControl, EndpointSpec, HeaderEdits, Http3Settings, ListenerTls,
-    MirrorPolicy, PathRewrite, RedirectAction, RouteFilters, Rule, Snapshot, TlsPayload,
+    AllowList, CongestionControl, EndpointSpec, HeaderEdits, Http3Settings, KeyedRateLimit,
+    ListenerTls, MirrorPolicy, PathRewrite, RateLimitKey, RateLimitSettings, RedirectAction,
+    RouteFilters, Rule, Snapshot, TlsPayload,
 };
 
 use super::request::ExplainRequest;
@@ -154,9 +155,19 @@ pub(super) fn endpoints(endpoints: &[EndpointSpec]) -> Vec<String> {
 
 /// Describes filters in the order in which they are applied.
 pub(super) fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> Vec<String> {
-    let RouteFilters { cors, redirect, rewrite, request_headers, response_headers, mirrors } =
-        filters;
+    let RouteFilters {
+        rate_limit,
+        cors,
+        redirect,
+        rewrite,
+        request_headers,
+        response_headers,
+        mirrors,
+    } = filters;
     let mut lines = Vec::new();
+    if let Some(limits) = rate_limit.map(|index| &snapshot.rate_limits[index]) {
+        lines.extend(limits.limits.iter().map(|limit| rate_limit_line(limits, limit)));
+    }
     if let Some(cors) = cors {
         let origins = match &cors.origins {
             AllowList::Any => "every origin".to_owned(),
@@ -175,6 +186,18 @@ pub(super) fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> Vec<String
     lines.extend(edits("response", response_headers));
     lines.extend(mirrors.iter().map(|mirror| mirror_line(mirror, snapshot)));
     lines
+}
+
+fn rate_limit_line(policy: &RateLimitSettings, keyed: &KeyedRateLimit) -> String {
+    let key = match &keyed.key {
+        RateLimitKey::All => String::new(),
+        RateLimitKey::ClientAddress { .. } => " for each client address".to_owned(),
+        RateLimitKey::Header(name) => format!(" for each value of {name}"),
+    };
+    let limit = &keyed.limit;
+    let rate =
+        format!("{} requests in {:?}, {} at once", limit.requests, limit.period, limit.burst);
+    format!("{rate}{key} (RateLimitPolicy {} of {})", policy.policy, policy.target)
 }
 
 fn redirection(redirect: &RedirectAction) -> String {

@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, OnceLock};
 
+use proxy::token_buckets::TokenRefusal;
 use proxy::{LeaseStatus, LimitSharingStatus, ReportCounts, TicketKeyStatus};
 use replica::ChannelSender;
 
@@ -11,6 +12,8 @@ pub(crate) struct ReplicaStatus {
     state: Mutex<(LeaseStatus, ReportCounts)>,
     limits: Mutex<LimitSharingStatus>,
     ticket_keys: Mutex<TicketKeyStatus>,
+    /// Messages about rate limits refused for each reason.
+    token_refusals: Mutex<[u64; TokenRefusal::ALL.len()]>,
     /// Set once the channel is open.
     channel: OnceLock<ChannelSender>,
     certificates: Mutex<CertificateStatus>,
@@ -36,6 +39,10 @@ impl ReplicaStatus {
 
     pub(super) fn set_ticket_keys(&self, status: TicketKeyStatus) {
         *self.ticket_keys.lock().expect("no holder of the lock panics") = status;
+    }
+
+    pub(super) fn set_token_refusals(&self, refused: [u64; TokenRefusal::ALL.len()]) {
+        *self.token_refusals.lock().expect("no holder of the lock panics") = refused;
     }
 
     pub(super) fn set_channel(&self, channel: ChannelSender) {
@@ -70,6 +77,10 @@ impl ReplicaStatus {
 
     pub(crate) fn ticket_keys(&self) -> TicketKeyStatus {
         *self.ticket_keys.lock().expect("no holder of the lock panics")
+    }
+
+    pub(crate) fn token_refusals(&self) -> [u64; TokenRefusal::ALL.len()] {
+        *self.token_refusals.lock().expect("no holder of the lock panics")
     }
 
     /// Returns the channel; `None` while its address is not free.

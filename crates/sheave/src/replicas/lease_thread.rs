@@ -12,9 +12,10 @@ use anyhow::Context;
 use kube::OwnSecret;
 use proxy::leases::{LeaseRefusal, ReplicaIdentity};
 use proxy::limit::LimitRefusal;
+use proxy::token_buckets::TokenRefusal;
 use proxy::{
-    DueReports, KeyRefusal, LimitExchange, PeerReports, Proxy, ReportRefusal, SlotLeases,
-    TicketKeyExchange, Time, clock,
+    DueReports, KeyRefusal, LimitExchange, PeerReports, Proxy, RateLimitSharing, ReportRefusal,
+    SlotLeases, TicketKeyExchange, Time, clock,
 };
 use replica::{
     ChannelReceiver, ChannelSender, ChannelSettings, ChannelTimes, ReceivedMessage,
@@ -94,6 +95,7 @@ impl SlotLeaseThread {
             LimitExchange::new(proxy, identity).context("the data plane does not share limits")?;
         let ticket_keys = TicketKeyExchange::new(proxy, me)
             .context("the data plane does not share keys of session tickets")?;
+        let rate_limits = RateLimitSharing::new(Arc::clone(proxy), identity);
         let (channel_end, channel_ended) = oneshot::channel();
         let driver = LeaseDriver {
             leases,
@@ -101,6 +103,8 @@ impl SlotLeaseThread {
             limits,
             limits_due: Instant::now(),
             ticket_keys,
+            rate_limits,
+            rate_limits_due: Instant::now(),
             me: identity,
             listen,
             port: flags.replica_port,
@@ -113,6 +117,7 @@ impl SlotLeaseThread {
             logged_report_refusals: [false; ReportRefusal::ALL.len()],
             logged_limit_refusals: [false; LimitRefusal::ALL.len()],
             logged_key_refusals: [false; KeyRefusal::ALL.len()],
+            logged_token_refusals: [false; TokenRefusal::ALL.len()],
             status_due: Time::ZERO,
             last_step: Instant::now(),
         };
@@ -218,6 +223,9 @@ struct LeaseDriver {
     /// Time of the next message about limits.
     limits_due: Instant,
     ticket_keys: TicketKeyExchange,
+    rate_limits: RateLimitSharing,
+    /// Time of the next messages about tokens of rate limits.
+    rate_limits_due: Instant,
     me: ReplicaIdentity,
     listen: SocketAddr,
     port: u16,
@@ -232,6 +240,7 @@ struct LeaseDriver {
     logged_report_refusals: [bool; ReportRefusal::ALL.len()],
     logged_limit_refusals: [bool; LimitRefusal::ALL.len()],
     logged_key_refusals: [bool; KeyRefusal::ALL.len()],
+    logged_token_refusals: [bool; TokenRefusal::ALL.len()],
     status_due: Time,
     last_step: Instant,
 }
@@ -265,6 +274,7 @@ impl LeaseDriver {
             self.send_reports(&channel, now);
             self.send_limits(&channel, now);
             self.send_ticket_keys(&channel, now);
+            self.send_tokens(&channel, now);
             self.write_status(now);
             let next = self.leases.next_step(now).min(self.reports.next_step());
             let next = instant(next.min(self.ticket_keys.next_step()), now);
@@ -288,6 +298,7 @@ impl LeaseDriver {
                 }
                 () = sleep_until(next) => {}
                 () = sleep_until(self.limits_due), if self.limits.has_peers() => {}
+                () = sleep_until(self.rate_limits_due), if self.rate_limits.is_needed() => {}
             }
         }
     }
@@ -331,6 +342,20 @@ impl LeaseDriver {
         self.leases.update_members(members.iter().copied(), clock::now());
         self.limits.update_members(members.iter().copied());
         self.ticket_keys.update_members(members.iter().copied());
+        self.rate_limits.update_members(members.iter().copied(), clock::now());
+    }
+
+    /// Sends tokens of rate limits to the peers that want them, and asks for tokens, if it is time.
+    fn send_tokens(&mut self, channel: &Option<OpenChannel>, now: Time) {
+        if self.last_step < self.rate_limits_due {
+            return;
+        }
+        self.rate_limits_due = self.last_step + RateLimitSharing::INTERVAL;
+        let messages = self.rate_limits.step(now);
+        let Some(channel) = channel else { return };
+        for message in messages {
+            channel.sender.send(message.to.member, ReplicaMessage::Tokens(message));
+        }
     }
 
     /// Tells all peers what has been learned, if it is time.
@@ -385,6 +410,14 @@ impl LeaseDriver {
                     tracing::warn!(replica = %from, reason, "keys of session tickets are refused");
                 }
             }
+            ReplicaMessage::Tokens(message) => {
+                if let Err(refusal) = self.rate_limits.receive(&message, now)
+                    && !std::mem::replace(&mut self.logged_token_refusals[refusal as usize], true)
+                {
+                    let reason = refusal.name();
+                    tracing::warn!(replica = %from, reason, "a message about rate limits is refused");
+                }
+            }
             ReplicaMessage::Demand(message) => {
                 let result = self.reports.receive_demand(from, &message, now);
                 self.log_report(from, result);
@@ -436,6 +469,7 @@ impl LeaseDriver {
             self.status.set(self.leases.status(), self.reports.counts());
             self.status.set_limits(self.limits.status(now));
             self.status.set_ticket_keys(self.ticket_keys.status());
+            self.status.set_token_refusals(self.rate_limits.refused());
         }
     }
 }

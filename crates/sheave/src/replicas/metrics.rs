@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use proxy::leases::LeaseRefusal;
 use proxy::limit::LimitRefusal;
 use proxy::observe::{MetricReader, MetricRow};
+use proxy::token_buckets::TokenRefusal;
 use proxy::{KeyRefusal, ReportRefusal};
 use replica::{ChannelCounts, RefusalReason};
 
@@ -86,6 +87,9 @@ pub(crate) static REPLICA_METRICS: &[MetricRow<ReplicaStatus>] = &[
             for (refusal, count) in KeyRefusal::ALL.iter().zip(it.ticket_keys().refused) {
                 each(&format!("ticket_keys_{}", refusal.name()), count);
             }
+            for (refusal, count) in TokenRefusal::ALL.iter().zip(it.token_refusals()) {
+                each(&format!("tokens_{}", refusal.name()), count);
+            }
             if let Some(counts) = counts(it) {
                 for reason in RefusalReason::ALL {
                     each(reason.name(), counts.refused(reason));
@@ -93,8 +97,8 @@ pub(crate) static REPLICA_METRICS: &[MetricRow<ReplicaStatus>] = &[
             }
         }),
         "Connections and messages of other replicas that were refused, by reason; lease_...: by the table of leases; \
-         limits_...: about learned limits; report_...: reports about backends and endpoints; ticket_keys_...: keys of \
-         session tickets.",
+         limits_...: about learned limits; tokens_...: about rate limits; report_...: reports about backends and endpoints; \
+         ticket_keys_...: keys of session tickets.",
     ),
     MetricRow::new(
         "sheave_replica_reports",

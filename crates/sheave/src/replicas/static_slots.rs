@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use proxy::{Proxy, SlotAssigner, Time, clock};
+use proxy::leases::ReplicaIdentity;
+use proxy::{Proxy, RateLimitSharing, SlotAssigner, Time, clock};
 
 use crate::timer;
 
@@ -11,6 +12,8 @@ use crate::timer;
 pub(crate) struct SlotAssignmentUpdater {
     proxy: Arc<Proxy>,
     assigner: SlotAssigner,
+    /// This replica's part of rate limits, of which no tokens move.
+    rate_limits: RateLimitSharing,
     /// Time at which the next assignment takes effect.
     due: Option<Time>,
     /// Members of the last list.
@@ -20,7 +23,10 @@ pub(crate) struct SlotAssignmentUpdater {
 impl SlotAssignmentUpdater {
     /// Starts without other replicas; `me` is the entry of this replica in lists of replicas.
     pub(crate) fn new(me: SocketAddr, proxy: Arc<Proxy>) -> Self {
-        Self { proxy, assigner: SlotAssigner::new(me), due: None, members: Vec::new() }
+        let identity = ReplicaIdentity { member: me, incarnation: 1 };
+        let rate_limits = RateLimitSharing::new(Arc::clone(&proxy), identity);
+        let assigner = SlotAssigner::new(me);
+        Self { proxy, assigner, rate_limits, due: None, members: Vec::new() }
     }
 
     /// Sets the replicas that serve now.
@@ -29,6 +35,7 @@ impl SlotAssignmentUpdater {
             return;
         }
         self.members.clone_from(&members);
+        self.rate_limits.update_members(members.iter().copied(), clock::now());
         self.assigner.update_members(members, clock::now());
         self.apply_assignment();
     }
@@ -48,6 +55,8 @@ impl SlotAssignmentUpdater {
             "slot assignment changed"
         );
         self.proxy.set_slot_assignment(assignment);
-        self.due = self.assigner.next_change(now);
+        self.rate_limits.apply_part(now);
+        let changes = [self.assigner.next_change(now), self.rate_limits.next_change()];
+        self.due = changes.into_iter().flatten().min();
     }
 }
