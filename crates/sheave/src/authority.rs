@@ -397,6 +397,6 @@ mod tests {
     fn keys_of_authorities_are_not_printed() {
         let set = complete_set();
         let text = format!("{set:?}");
-        assert!(text.contains("sheave-replicas-") && !text.contains("PRIVATE"), "{text}");
+        assert!(text.contains("sheave-test-") && !text.contains("PRIVATE"), "{text}");
     }
 }

@@ -22,10 +22,8 @@ impl PeerIdentity {
     pub(super) fn of(chain: Option<&[CertificateDer<'_>]>) -> Self {
         let leaf = chain.and_then(|chain| Certificate::from_der(chain.first()?).ok());
         let common_name = leaf.map(|leaf| {
-            let subject = leaf.tbs_certificate().subject().to_string();
-            // RFC 4514: a comma within a value is escaped, so it ends no part that we look for.
-            let name = subject.split(',').find_map(|part| part.trim().strip_prefix("CN="));
-            name.unwrap_or_default().to_owned()
+            let name = leaf.tbs_certificate().subject().common_name().ok().flatten();
+            name.map(|name| name.as_ref().to_owned()).unwrap_or_default()
         });
         Self { common_name }
     }
