@@ -23,7 +23,7 @@ impl PeerIdentity {
         let leaf = chain.and_then(|chain| Certificate::from_der(chain.first()?).ok());
         let common_name = leaf.map(|leaf| {
             let name = leaf.tbs_certificate().subject().common_name().ok().flatten();
-            name.map(|name| name.as_ref().to_owned()).unwrap_or_default()
+            name.map(String::from).unwrap_or_default()
         });
         Self { common_name }
     }
