@@ -35,7 +35,7 @@ struct Numbers {
 
 impl Numbers {
     fn limit(self) -> RateLimit {
-        let number = |it| NonZeroU32::new(it).unwrap();
+        let number = |it| NonZeroU32::new(it).expect("a limit is positive");
         RateLimit {
             requests: number(self.requests),
             period: self.period,
@@ -256,6 +256,20 @@ fn uneven_load_below_the_limit_is_admitted() {
     for split in [[70, 20, 10], [100, 0, 0], [34, 33, 33]] {
         let milli = admitted_milli(SECOND, 60, split.map(|part| part * 800), 3);
         assert!(milli >= 985, "{split:?}: {milli}");
+    }
+}
+
+#[test]
+fn small_burst_and_many_replicas_are_admitted_within_two_percent() {
+    for (replicas, burst) in [(3, 45), (10, 150)] {
+        let numbers = Numbers { burst, ..SECOND };
+        let mut simulation = Simulation::new(numbers, replicas, FAST, 6, 0);
+        let mut demand = vec![0; replicas];
+        demand[0] = 200_000;
+        simulation.run(Duration::from_secs(60), &demand);
+        let possible = 100 * 60 + u64::from(burst);
+        let milli = simulation.admitted * 1000 / possible;
+        assert!((980..=1000).contains(&milli), "{replicas} replicas: {milli}");
     }
 }
 

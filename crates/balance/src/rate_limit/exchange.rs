@@ -21,7 +21,7 @@ use crate::time::{Time, nanos};
 
 /// Time without a message after which a peer wants nothing and is asked for nothing.
 const SILENCE: Duration = Duration::from_secs(1);
-/// Time for which one peer is asked for a small number of tokens, before the next one is.
+/// Time for which the same peers are asked for a small number of tokens, before the next ones are.
 const TURN: Duration = Duration::from_millis(150);
 /// Maximum number of peers that are remembered after they have left.
 const MAX_FORMER_PEERS: usize = 256;
@@ -292,25 +292,22 @@ impl TokenExchange {
     }
 }
 
-/// Returns what to ask one of several peers for: its part of what is wanted, or all of a small
-/// number if it is its turn.
+/// Returns what to ask one of several peers for: an equal part of what is wanted, or nothing if
+/// fewer tokens than there are peers are wanted, and it is the turn of others.
 fn wishes_of_peer(
     wanted: &[TokenAmount],
     peer: usize,
     peers: usize,
     now: Time,
 ) -> Vec<TokenAmount> {
+    let (peer, peers) = (peer as u64, peers as u64);
     let turn = now.as_nanos() / nanos(TURN).max(1);
     let part = |wish: &TokenAmount| {
         let micros = wish.micros.min(MAX_MICROS);
-        let is_small = micros < TOKEN_MICROS.saturating_mul(peers as u64);
-        let is_its_turn = turn.wrapping_add(fold(wish.key)) % peers as u64 == peer as u64;
-        let micros = match is_small {
-            true if is_its_turn => micros,
-            true => 0,
-            false => micros.div_ceil(peers as u64),
-        };
-        (micros > 0).then_some(TokenAmount { micros, ..*wish })
+        let asked = micros.div_ceil(TOKEN_MICROS).clamp(1, peers);
+        let first = turn.wrapping_add(fold(wish.key)) % peers;
+        let is_asked = (peer + peers - first) % peers < asked && micros > 0;
+        is_asked.then(|| TokenAmount { micros: micros.div_ceil(asked), ..*wish })
     };
     wanted.iter().filter_map(part).take(MAX_TOKEN_ENTRIES).collect()
 }
