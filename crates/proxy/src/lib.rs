@@ -126,8 +126,8 @@ pub use balance::demand::{LONGEST_WINDOW, WINDOW};
 pub use balance::leases;
 pub use balance::limit;
 pub use balance::peer_reports::ReportRefusal;
-pub use balance::shared_keys::KeyRefusal;
 pub use balance::rate_limit as token_buckets;
+pub use balance::shared_keys::KeyRefusal;
 pub use balance::{RequestDemand, SlotAssigner, SlotAssignment, Time};
 pub use control::{
     AccessLog, BackendDemand, BackendView, EndpointView, ListenError, ListenerView,
