@@ -47,6 +47,8 @@ mod ingress;
 mod reference_grant;
 /// `Service` and `EndpointSlice`.
 mod service;
+/// `Node`.
+mod node;
 /// `NetworkPolicy`.
 mod network_policy;
 /// `Secret` and `ConfigMap`.
@@ -118,6 +120,7 @@ pub use namespace::{
     LabelExpression, LabelSelector, NAMESPACE_NAME_LABEL, NamespaceSpec, namespace_labels,
 };
 pub use network_policy::NetworkPolicySpec;
+pub use node::{NodeAddress, NodeFields, NodeStatus};
 pub use read::{parse, read};
 pub use reference_grant::{GrantFrom, GrantTo, ReferenceGrantSpec};
 pub use route::{ParentRef, ServiceRef};
@@ -168,6 +171,8 @@ pub enum ApiObject {
     Service(SharedObject<ServiceSpec>),
     /// Some of the endpoints of a Service.
     EndpointSlice(SharedObject<EndpointSliceSpec>),
+    /// The addresses of a machine of the cluster.
+    Node(SharedObject<NodeFields>),
     /// A restriction of connections to pods.
     NetworkPolicy(SharedObject<NetworkPolicySpec>),
     /// Certificates and keys.
