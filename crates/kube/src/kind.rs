@@ -4,7 +4,7 @@ use gateway::managed_services::{CONTROLLER_ANNOTATION, GATEWAY_ANNOTATION, Publi
 use gateway::transparent::{self, BALANCE_ANNOTATION};
 use gateway::{ingress, load_balancer};
 use kube_core::{ApiResource, DynamicObject};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A watched kind.
 #[derive(Debug)]
@@ -39,6 +39,9 @@ pub(crate) const NETWORK_POLICY: &str = "NetworkPolicy";
 /// AddressPools are read only if Sheave serves Services of type LoadBalancer.
 pub(crate) const ADDRESS_POOL: &str = "AddressPool";
 
+/// Nodes are read by the layer-4 data path alone.
+pub(crate) const NODE: &str = "Node";
+
 /// Kinds that can hold certificates.
 pub(crate) const SECRET: &str = "Secret";
 pub(crate) const CONFIG_MAP: &str = "ConfigMap";
@@ -57,7 +60,7 @@ const CERTIFICATE_SECRETS_SELECTOR: &str = "type!=kubernetes.io/service-account-
 
 /// Every watched kind. Pods are not watched: they change far more often than EndpointSlices and add
 /// no information.
-pub(crate) const KINDS: [WatchedKind; 22] = [
+pub(crate) const KINDS: [WatchedKind; 23] = [
     WatchedKind {
         field_selector: Some("metadata.name=gateways.gateway.networking.k8s.io"),
         is_namespaced: false,
@@ -84,6 +87,7 @@ pub(crate) const KINDS: [WatchedKind; 22] = [
     watched_kind(INGRESS, "v1", NETWORK_POLICY, "networkpolicies"),
     cluster_kind("", "Namespace", "namespaces"),
     watched_kind("", "v1", "Service", "services"),
+    cluster_kind("", NODE, "nodes"),
     WatchedKind {
         is_endpoints: true,
         ..watched_kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices")
@@ -213,6 +217,9 @@ impl WatchedKind {
         if let Some(annotations) = &mut object.metadata.annotations {
             annotations.retain(|name, _| is_read(name));
         }
+        if self.name == NODE {
+            trim_node(object);
+        }
         if self.holds_certificates
             && let Some(Value::Object(values)) = object.data.get_mut("data")
         {
@@ -221,10 +228,15 @@ impl WatchedKind {
     }
 }
 
+/// Removes all of a Node but its addresses: its images alone are larger than all that is read.
+fn trim_node(object: &mut DynamicObject) {
+    object.metadata.labels = None;
+    let addresses = object.data.pointer("/status/addresses").cloned().unwrap_or_default();
+    object.data = json!({ "status": { "addresses": addresses } });
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
