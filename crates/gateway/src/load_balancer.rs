@@ -21,7 +21,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 pub use assign::assign;
-pub(crate) use request::is_node_local;
+pub use request::is_node_local;
 pub use status::status_update;
 
 use crate::managed_services::SERVICE_LABEL;
@@ -34,9 +34,12 @@ pub const LOAD_BALANCER_CLASS: &str = "sheave.dev/l4";
 pub const ADDRESSES_ANNOTATION: &str = "sheave.dev/addresses";
 /// The annotation with a key: Services of one namespace that have the same key may have the same address.
 pub const SHARE_ANNOTATION: &str = "sheave.dev/share-address";
+/// The annotation with the number of bytes of the server ID in connection IDs of QUIC, for the layer-4 data path.
+pub const QUIC_SERVER_ID_ANNOTATION: &str = "sheave.dev/quic-server-id-length";
 
 /// The annotations of a Service that are read if Sheave is its load balancer, beside those of transparent mode.
-pub const ANNOTATIONS: [&str; 2] = [ADDRESSES_ANNOTATION, SHARE_ANNOTATION];
+pub const ANNOTATIONS: [&str; 3] =
+    [ADDRESSES_ANNOTATION, SHARE_ANNOTATION, QUIC_SERVER_ID_ANNOTATION];
 
 /// A Service by its namespace and name.
 pub type ServiceName = (String, String);
@@ -135,7 +138,7 @@ pub fn report_port_unavailable(
 }
 
 /// True if Sheave is the load balancer of a Service. A Service in front of Sheave never is one of these.
-pub(crate) fn is_ours(service: &TypedObject<ServiceSpec>, is_default: bool) -> bool {
+pub fn is_ours(service: &TypedObject<ServiceSpec>, is_default: bool) -> bool {
     let TypedObject { metadata, spec, .. } = service;
     let has_class = match spec.load_balancer_class.as_deref() {
         Some(class) => class == LOAD_BALANCER_CLASS,

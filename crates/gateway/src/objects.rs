@@ -47,6 +47,8 @@ mod ingress;
 mod reference_grant;
 /// `Service` and `EndpointSlice`.
 mod service;
+/// `Node`.
+mod node;
 /// `NetworkPolicy`.
 mod network_policy;
 /// `Secret` and `ConfigMap`.
@@ -120,6 +122,7 @@ pub use namespace::{
     LabelExpression, LabelSelector, NAMESPACE_NAME_LABEL, NamespaceSpec, namespace_labels,
 };
 pub use network_policy::NetworkPolicySpec;
+pub use node::{NodeAddress, NodeFields, NodeStatus};
 pub use rate_limit_policy::{
     RateLimitKeySpec, RateLimitKeyType, RateLimitPolicySpec, RateLimitTarget, RateLimitTargetKind,
     RequestRateLimit,
@@ -174,6 +177,8 @@ pub enum ApiObject {
     Service(SharedObject<ServiceSpec>),
     /// Some of the endpoints of a Service.
     EndpointSlice(SharedObject<EndpointSliceSpec>),
+    /// The addresses of a machine of the cluster.
+    Node(SharedObject<NodeFields>),
     /// A restriction of connections to pods.
     NetworkPolicy(SharedObject<NetworkPolicySpec>),
     /// Certificates and keys.

@@ -4,7 +4,7 @@ use gateway::managed_services::{CONTROLLER_ANNOTATION, GATEWAY_ANNOTATION, Publi
 use gateway::transparent::{self, BALANCE_ANNOTATION};
 use gateway::{ingress, load_balancer};
 use kube_core::{ApiResource, DynamicObject};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A watched kind.
 #[derive(Debug)]
@@ -38,6 +38,9 @@ pub(crate) const NETWORK_POLICY: &str = "NetworkPolicy";
 
 /// AddressPools are read only if Sheave serves Services of type LoadBalancer.
 pub(crate) const ADDRESS_POOL: &str = "AddressPool";
+
+/// Nodes are read by the layer-4 data path alone.
+pub(crate) const NODE: &str = "Node";
 
 /// Kinds that can hold certificates.
 pub(crate) const SECRET: &str = "Secret";
@@ -85,6 +88,7 @@ pub(crate) const KINDS: [WatchedKind; 23] = [
     watched_kind(INGRESS, "v1", NETWORK_POLICY, "networkpolicies"),
     cluster_kind("", "Namespace", "namespaces"),
     watched_kind("", "v1", "Service", "services"),
+    cluster_kind("", NODE, "nodes"),
     WatchedKind {
         is_endpoints: true,
         ..watched_kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices")
@@ -214,6 +218,9 @@ impl WatchedKind {
         if let Some(annotations) = &mut object.metadata.annotations {
             annotations.retain(|name, _| is_read(name));
         }
+        if self.name == NODE {
+            trim_node(object);
+        }
         if self.holds_certificates
             && let Some(Value::Object(values)) = object.data.get_mut("data")
         {
@@ -222,10 +229,15 @@ impl WatchedKind {
     }
 }
 
+/// Removes all of a Node but its addresses: its images alone are larger than all that is read.
+fn trim_node(object: &mut DynamicObject) {
+    object.metadata.labels = None;
+    let addresses = object.data.pointer("/status/addresses").cloned().unwrap_or_default();
+    object.data = json!({ "status": { "addresses": addresses } });
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

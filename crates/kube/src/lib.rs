@@ -11,6 +11,8 @@ mod kind;
 mod store;
 /// Reflectors: one watch per kind, which fills the store.
 mod watch;
+/// Services, endpoints and nodes alone, for the layer-4 data path.
+mod service_objects;
 /// Writes statuses that differ from those in the cluster.
 mod publish;
 /// Backoff of failed writes, per object.
@@ -49,6 +51,7 @@ pub use own_secret::{
     SecretWriteOutcome,
 };
 pub use publish::{DesiredStatuses, IngressAddresses, StatusAddresses};
+pub use service_objects::ServiceObjects;
 pub use watch::{ClusterContents, ClusterObjects, WatchSelection};
 
 /// Error that prevents a connection to a cluster.

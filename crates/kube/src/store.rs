@@ -12,7 +12,7 @@ use kube_runtime::watcher::Event;
 use serde_json::{Value, json};
 
 use crate::gateway_services;
-use crate::kind::{CRD_KIND, KINDS, WatchedKind};
+use crate::kind::{CRD_KIND, KINDS, NODE, WatchedKind};
 
 /// Annotation with the version of Gateway API on its CRDs.
 const BUNDLE_VERSION: &str = "gateway.networking.k8s.io/bundle-version";
@@ -360,7 +360,11 @@ fn to_stored(
     kind.trim(&mut object);
     let resource_version = object.metadata.resource_version.clone().unwrap_or_default();
     let uid = object.metadata.uid.clone().unwrap_or_default();
-    let status = object.data.as_object_mut().and_then(|fields| fields.remove("status"));
+    let status = match kind.name {
+        // Its status is what is read of it.
+        NODE => None,
+        _ => object.data.as_object_mut().and_then(|fields| fields.remove("status")),
+    };
     let mut value = object.data;
     value["apiVersion"] = json!(kind.api_version());
     value["kind"] = json!(kind.name);

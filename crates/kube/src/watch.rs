@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::backoff::WriteBackoff;
 use crate::events::{EventRecorder, EventWriter, ReporterIdentity};
-use crate::kind::{ADDRESS_POOL, KINDS, NETWORK_POLICY, WatchedKind};
+use crate::kind::{ADDRESS_POOL, KINDS, NETWORK_POLICY, NODE, WatchedKind};
 use crate::publish::{self, DesiredStatuses, StatusAddresses};
 use crate::store::{PendingChanges, Store, WatchKey, WatchScope};
 use crate::{ClusterClient, ReplicaIdentity, leader_election};
@@ -131,12 +131,7 @@ impl ClusterObjects {
         let store = Arc::new(Mutex::new(Store::new(&watches, &writer)));
         let (notify, store_changes) = channel::channel(());
         let (statuses, published) = channel::channel(None);
-        let reflector = Reflector {
-            client: cluster.client.clone(),
-            store: Arc::clone(&store),
-            notify,
-            list_fallback_logged: Arc::new(Once::new()),
-        };
+        let reflector = Reflector::new(cluster, Arc::clone(&store), notify);
         let reflectors =
             watches.into_iter().map(|watch| tokio::spawn(reflector.clone().run(watch))).collect();
         let controller = Arc::clone(&identity.controller);
@@ -305,6 +300,7 @@ fn scopes(kind: &WatchedKind, own: &str, selection: &WatchSelection) -> Vec<Watc
     let is_needed = match kind.name {
         NETWORK_POLICY => selection.network_policies,
         ADDRESS_POOL => selection.address_pools,
+        NODE => false,
         _ => !kind.holds_certificates || selection.all_certificates,
     };
     if !is_needed {
@@ -320,7 +316,7 @@ fn scopes(kind: &WatchedKind, own: &str, selection: &WatchSelection) -> Vec<Watc
 
 /// Watches the kinds and applies their events to the store.
 #[derive(Clone)]
-struct Reflector {
+pub(crate) struct Reflector {
     client: Client,
     store: SharedStore,
     notify: Sender<()>,
@@ -332,8 +328,14 @@ struct Reflector {
 struct CannotStream;
 
 impl Reflector {
+    /// Returns a reflector that fills a store and notifies of its changes.
+    pub(crate) fn new(cluster: &ClusterClient, store: SharedStore, notify: Sender<()>) -> Self {
+        let client = cluster.client.clone();
+        Self { client, store, notify, list_fallback_logged: Arc::new(Once::new()) }
+    }
+
     /// Applies all events of a watch to the store, forever.
-    async fn run(self, watch: WatchKey) {
+    pub(crate) async fn run(self, watch: WatchKey) {
         let kind = &KINDS[watch.kind];
         let mut fields = kind.field_selector.map(str::to_owned);
         let (client, resource) = (self.client.clone(), kind.resource());

@@ -106,6 +106,11 @@ impl DataPath {
         Ok(method)
     }
 
+    /// Returns the interfaces with a program that this process knows of: by tcx, those of earlier processes too.
+    pub fn attachments(&self) -> impl Iterator<Item = (u32, ProgramHook)> {
+        self.attached.keys().copied()
+    }
+
     /// Removes a program from an interface; there is no error if the interface has gone.
     pub fn detach(&mut self, interface: &str, hook: ProgramHook) -> Result<(), L4Error> {
         let Ok(ifindex) = interface_index(interface) else { return Ok(()) };

@@ -44,7 +44,7 @@ pub(crate) use accept::{BoundedConnection, BoundedListener};
 pub(crate) use addresses::AddressesResponse;
 pub(crate) use api::{BackendInfo, BackendsResponse, EndpointInfo};
 pub(crate) use client::{failure, query};
-use exposition::ExpositionFormat;
+pub(crate) use exposition::{ExpositionFormat, ExpositionWriter};
 pub(crate) use host::ServedHosts;
 use metrics::ProcessState;
 pub(crate) use replicas::ReplicasResponse;
@@ -115,6 +115,15 @@ pub(crate) fn serve(listener: BoundedListener, hosts: ServedHosts, state: ApiSta
     start(listener, router(state, hosts), "admin API")
 }
 
+/// Serves other paths in the same way: under these host names, and with the same answers to all other requests.
+pub(crate) fn serve_agent(
+    listener: BoundedListener,
+    hosts: ServedHosts,
+    paths: Router,
+) -> AbortHandle {
+    start(listener, guarded(paths, hosts), "admin API")
+}
+
 /// Serves the API as soon as the process that has the address has ended.
 pub(crate) async fn serve_when_free(address: SocketAddr, hosts: ServedHosts, state: ApiState) {
     let listener = BoundedListener::bind_when_free(address, "--admin", REQUEST_TIMEOUT).await;
@@ -137,7 +146,7 @@ fn start(listener: BoundedListener, router: Router, name: &'static str) -> Abort
 
 fn router(state: ApiState, hosts: ServedHosts) -> Router {
     let health = state.health();
-    Router::new()
+    let paths = Router::new()
         .route("/", get(async || INDEX))
         .route("/metrics", get(metrics))
         .route("/api/v1/listeners", get(listeners))
@@ -147,7 +156,13 @@ fn router(state: ApiState, hosts: ServedHosts) -> Router {
         .route("/api/v1/transparent", get(transparent))
         .route("/api/v1/config", get(config))
         .with_state(state)
-        .merge(probes().with_state(health))
+        .merge(probes().with_state(health));
+    guarded(paths, hosts)
+}
+
+/// Adds what is the same for all paths.
+fn guarded(paths: Router, hosts: ServedHosts) -> Router {
+    paths
         .fallback(async || error_response(StatusCode::NOT_FOUND, "no such path: see /"))
         .method_not_allowed_fallback(async || {
             error_response(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD")

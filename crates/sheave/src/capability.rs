@@ -1,4 +1,5 @@
-//! Linux capabilities of the process: binding ports below 1024 and announcing addresses, if its container permits it.
+//! Linux capabilities of the process: binding ports below 1024, announcing addresses and loading eBPF programs, if its
+//! container permits it.
 
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
@@ -7,8 +8,11 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 /// inherited by the threads that it starts, so this runs first.
 pub(crate) fn take_permitted() {
     let Ok(mut sets) = capabilities(None) else { return };
-    let wanted =
-        CapabilitySet::NET_BIND_SERVICE | CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW;
+    let wanted = CapabilitySet::NET_BIND_SERVICE
+        | CapabilitySet::NET_ADMIN
+        | CapabilitySet::NET_RAW
+        | CapabilitySet::BPF
+        | CapabilitySet::PERFMON;
     let permitted = sets.permitted.intersection(wanted);
     if !sets.effective.contains(permitted) {
         sets.effective |= permitted;

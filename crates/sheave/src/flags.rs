@@ -10,6 +10,8 @@ mod metrics_api;
 mod replicas;
 /// Flags of transparent mode.
 mod transparent;
+/// Flags of the layer-4 agent.
+mod l4_agent;
 /// Kubernetes objects built from `--listen` and `--to`.
 mod shorthand;
 
@@ -23,6 +25,7 @@ use gateway::objects::MaxInFlight;
 
 use crate::top::SortOrder;
 pub(crate) use cluster::ClusterFlags;
+pub(crate) use l4_agent::{DeliveryChoice, L4Flags};
 pub(crate) use metrics_api::MetricsApiFlags;
 pub(crate) use replicas::{CutOffRule, ReplicaFlags};
 pub(crate) use transparent::TransparentFlags;
@@ -81,6 +84,14 @@ pub(crate) enum CliCommand {
     /// takes the address over within 5 s. Needs NET_ADMIN and NET_RAW in the node's network namespace, and the API
     /// server of KUBECONFIG or of its pod.
     Announce(AnnounceFlags),
+    /// Deliver packets of virtual addresses on this node by eBPF, for Services of type LoadBalancer.
+    ///
+    /// For Services with `loadBalancerClass: sheave.dev/l4` and an address in their status: connections and datagrams
+    /// reach a pod, on this node or another one, without a proxy, and the pod sees the client's address. Run it on each
+    /// node, on the node's network. Services that ask for more (`sheave.dev/balance: requests`,
+    /// `loadBalancerSourceRanges`) stay with the proxy. The data path goes on when the process ends. Needs BPF,
+    /// NET_ADMIN and PERFMON, Linux 6.1 or later, and a BPF file system.
+    L4(Box<L4Flags>),
     /// Ask a Sheave in this container whether it is alive, or ready.
     ///
     /// For exec probes of Kubernetes where an HTTP probe has no port of its own: during an update, two pods are on the
@@ -414,6 +425,9 @@ pub(crate) enum LogFormat {
     /// One JSON object per event.
     Json,
 }
+
+/// Variable with the name of the node, as the downward API sets it.
+const NODE_NAME: &str = "NODE_NAME";
 
 const SOURCES: &str = "What to serve";
 const PROCESS: &str = "Process";

@@ -12,6 +12,8 @@ mod explain;
 mod top;
 /// `sheave announce`.
 mod announce;
+/// `sheave l4`.
+mod l4_agent;
 /// `sheave probe`.
 mod probe;
 /// Files as a source of Kubernetes objects.
@@ -84,6 +86,7 @@ fn main() -> ExitCode {
         CliCommand::Explain(flags) => explain::run(&flags),
         CliCommand::Top(flags) => top::run(&flags),
         CliCommand::Announce(flags) => announce::run(flags),
+        CliCommand::L4(flags) => l4_agent::run(*flags),
         CliCommand::Probe(flags) => probe::run(&flags),
     };
     match result {

@@ -16,6 +16,12 @@ app.kubernetes.io/name: sheave-transparent
 app.kubernetes.io/instance: {{ .Values.name }}
 {{- end }}
 
+{{/* Labels that select the pods of the layer-4 data path. */}}
+{{- define "sheave.l4Selector" -}}
+app.kubernetes.io/name: sheave-l4
+app.kubernetes.io/instance: {{ .Values.name }}
+{{- end }}
+
 {{- define "sheave.serviceAccount" -}}
 {{ .Values.serviceAccount.name | default .Values.name }}
 {{- end }}
@@ -60,8 +66,11 @@ selector: {{- include "sheave.selector" . | nindent 2 }}
 {{- if and .Values.transparent.enabled .Values.rbac.namespaces }}
 {{- fail "transparent.enabled reads the Services of all namespaces: leave rbac.namespaces empty, or install it apart" }}
 {{- end }}
-{{- if not (or .Values.transparent.enabled .Values.gateways.enabled) }}
-{{- fail "nothing to install: set gateways.enabled or transparent.enabled to true" }}
+{{- if and .Values.l4.enabled .Values.rbac.namespaces }}
+{{- fail "l4.enabled reads the Services of all namespaces: leave rbac.namespaces empty, or install it apart" }}
+{{- end }}
+{{- if not (or .Values.transparent.enabled .Values.gateways.enabled .Values.l4.enabled) }}
+{{- fail "nothing to install: set gateways.enabled, transparent.enabled or l4.enabled to true" }}
 {{- end }}
 {{- if and .Values.addresses.pool (not .Values.hostNetwork) }}
 {{- fail "addresses.pool needs hostNetwork: true, for nodes carry those addresses" }}

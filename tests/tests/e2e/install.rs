@@ -228,6 +228,29 @@ fn chart_has_both_or_one_part() {
 }
 
 #[test]
+fn layer_4_agent_has_three_capabilities_and_only_reads() {
+    let Some(rendered) = chart(&["l4.enabled=true", "gateways.enabled=false"]) else { return };
+    let rendered = String::from_utf8(rendered.stdout).unwrap();
+    assert!(of_kind(&rendered, "Deployment").is_empty());
+    let agents = of_kind(&rendered, "DaemonSet");
+    assert_eq!(agents.len(), 1, "{rendered}");
+    for part in ["add: [BPF, NET_ADMIN, PERFMON]", "drop: [ALL]", "hostNetwork: true", "- l4\n"] {
+        assert!(agents[0].contains(part), "{part}");
+    }
+    let reference = read("docs/reference/cli.md");
+    let (_, flags) = reference.split_once("\n## `sheave l4`\n").unwrap();
+    for argument in agents[0].lines().filter_map(|line| line.trim().strip_prefix("- --")) {
+        let flag = argument.split('=').next().unwrap();
+        assert!(flags.contains(&format!("| `--{flag} ")), "{flag}");
+    }
+    for role in of_kind(&rendered, "ClusterRole") {
+        assert!(!role.contains("secrets") && !role.contains("patch"), "{role}");
+    }
+    assert!(of_kind(&rendered, "Role").is_empty());
+    assert!(!MANIFESTS.map(read).concat().contains("sheave-l4"), "off by default");
+}
+
+#[test]
 fn replicas_lease_slots_by_default_with_certificates_of_their_own() {
     let manifests = read(MANIFESTS[0]);
     let deployment = of_kind(&manifests, "Deployment")[0];
@@ -282,6 +305,8 @@ fn chart_rejects_invalid_values() {
         ("logs.accessLog=2", "accessLog"),
         ("transparent.ports=all", "does not match pattern"),
         ("gateways.enabled=false", "nothing to install"),
+        ("l4.mode=fast", "'auto', 'layer2', 'vxlan', 'full-nat'"),
+        ("l4.enabled=true,rbac.namespaces={shop}", "l4.enabled reads the Services"),
         ("transparent.enabled=true,rbac.namespaces={shop}", "reads the Services of all namespaces"),
         ("rbac.certificates[0].namespace=shop", "missing property 'secrets'"),
     ];

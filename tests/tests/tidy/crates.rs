@@ -20,7 +20,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("intercept", &[]),
     ("l4", &["balance"]),
     ("replica", &["balance"]),
-    ("sheave", &["proxy", "kube", "intercept", "replica", "gateway"]),
+    ("sheave", &["proxy", "kube", "intercept", "l4", "replica", "gateway"]),
     ("sim", &["balance"]),
 ];
 

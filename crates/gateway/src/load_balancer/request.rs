@@ -125,6 +125,6 @@ impl<'a> SharingTerms<'a> {
 }
 
 /// True if a Service sends clients from outside of the cluster only to endpoints on the node that they come to.
-pub(crate) fn is_node_local(spec: &ServiceSpec) -> bool {
+pub fn is_node_local(spec: &ServiceSpec) -> bool {
     spec.external_traffic_policy.as_deref() == Some("Local")
 }

@@ -11,13 +11,14 @@ use super::{
     AddressPoolSpec, ApiObject, BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec,
     ConfigMapSpec, EndpointSliceSpec, GatewayClassSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec,
     IngressClassSpec, IngressSpec, InvalidObject, ListenerSetSpec, NamespaceSpec,
-    NetworkPolicySpec, ObjectMeta, PartialPolicy, RateLimitPolicySpec, ReferenceGrantSpec,
-    SecretSpec, ServiceSpec, SharedObject, StreamRouteSpec, TlsRouteSpec, TypedObject,
+    NetworkPolicySpec, NodeFields, ObjectMeta, PartialPolicy, RateLimitPolicySpec,
+    ReferenceGrantSpec, SecretSpec, ServiceSpec, SharedObject, StreamRouteSpec, TlsRouteSpec,
+    TypedObject,
 };
 use crate::problem::{self, ObjectOrigin, ObjectProblem};
 
 /// Kinds that a dump of a cluster usually contains and that Sheave ignores.
-const IGNORED_KINDS: [&str; 32] = [
+const IGNORED_KINDS: [&str; 31] = [
     "APIService",
     "ClusterRole",
     "ClusterRoleBinding",
@@ -34,7 +35,6 @@ const IGNORED_KINDS: [&str; 32] = [
     "LimitRange",
     "MutatingWebhookConfiguration",
     "NetworkPolicy",
-    "Node",
     "PersistentVolume",
     "PersistentVolumeClaim",
     "Pod",
@@ -220,13 +220,19 @@ static KINDS: [ObjectKind; 22] = [
         name: "Service",
         versions: &["v1"],
         schema: LazyLock::new(schema::<ServiceSpec>),
-        read: |reader, raw| reader.read_spec(raw).map(ApiObject::Service),
+        read: |reader, raw| reader.read_service(raw).map(ApiObject::Service),
     },
     ObjectKind {
         name: "EndpointSlice",
         versions: &["discovery.k8s.io/v1"],
         schema: LazyLock::new(schema::<EndpointSliceSpec>),
         read: |reader, raw| reader.read_flat(raw).map(ApiObject::EndpointSlice),
+    },
+    ObjectKind {
+        name: "Node",
+        versions: &["v1"],
+        schema: LazyLock::new(schema::<NodeFields>),
+        read: |reader, raw| reader.read_flat(raw).map(ApiObject::Node),
     },
     ObjectKind {
         name: "NetworkPolicy",
@@ -434,6 +440,22 @@ impl ObjectReader {
         }
         let resource = self.read_parts(raw, "spec");
         resource.filter(|_| unknown.is_empty() || self.source == ObjectSource::Cluster)
+    }
+
+    /// Parses a Service. Of a file, the addresses in its status are read too.
+    fn read_service(&mut self, raw: &mut RawObject<'_>) -> Option<SharedObject<ServiceSpec>> {
+        let service = self.read_spec::<ServiceSpec>(raw)?;
+        let status = raw.fields.get("status").filter(|_| self.source == ObjectSource::File);
+        let ingress = status.and_then(|it| it.pointer("/loadBalancer/ingress")?.as_array());
+        let address = |it: &Value| it.get("ip")?.as_str()?.parse().ok();
+        let status_addresses: Vec<_> = ingress.into_iter().flatten().filter_map(address).collect();
+        if status_addresses.is_empty() {
+            return Some(service);
+        }
+        let TypedObject { origin, metadata, spec } = (*service).clone();
+        Some(
+            TypedObject { origin, metadata, spec: ServiceSpec { status_addresses, ..spec } }.into(),
+        )
     }
 
     /// Parses an object without a `spec`, whose fields stand beside its metadata.

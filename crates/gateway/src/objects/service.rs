@@ -1,6 +1,7 @@
 //! `Service` (v1) and `EndpointSlice` (discovery.k8s.io/v1): a name for a set of endpoints, and the endpoints.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -70,6 +71,9 @@ pub struct ServiceSpec {
     /// A preference among endpoints. `PreferSameZone` and `PreferClose` have the effect of BackendPolicy's
     /// `preferSameZone`.
     pub traffic_distribution: Option<String>,
+    /// The addresses in the status, if the Service is of a file. In a cluster, statuses change apart from the objects.
+    #[serde(skip)]
+    pub status_addresses: Vec<IpAddr>,
 }
 
 /// Settings of session affinity.

@@ -140,6 +140,8 @@ impl<'a> ObjectIndex<'a> {
                 ApiObject::EndpointSlice(it) => {
                     add(&mut index.slices, "EndpointSlice", name(it), it, report);
                 }
+                // Requests are sent to endpoints, wherever they are.
+                ApiObject::Node(_) => {}
                 ApiObject::NetworkPolicy(it) => {
                     add(&mut index.network_policies, "NetworkPolicy", name(it), it, report);
                 }

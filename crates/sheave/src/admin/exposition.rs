@@ -12,7 +12,7 @@ use proxy::observe::{
 
 /// Text format of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ExpositionFormat {
+pub(crate) enum ExpositionFormat {
     /// OpenMetrics 1.0, with units and exemplars.
     OpenMetrics,
     /// Prometheus text format 0.0.4, understood by every scraper.
@@ -21,7 +21,7 @@ pub(super) enum ExpositionFormat {
 
 impl ExpositionFormat {
     /// Selects OpenMetrics if `accept` names it with a `q` other than 0.
-    pub(super) fn negotiate(accept: &str) -> Self {
+    pub(crate) fn negotiate(accept: &str) -> Self {
         let asks = |range: &str| {
             let mut parts = range.split(';').map(str::trim);
             let named = parts
@@ -36,7 +36,7 @@ impl ExpositionFormat {
         if accept.split(',').any(asks) { Self::OpenMetrics } else { Self::Prometheus }
     }
 
-    pub(super) fn content_type(self) -> &'static str {
+    pub(crate) fn content_type(self) -> &'static str {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
             Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
@@ -45,7 +45,7 @@ impl ExpositionFormat {
 }
 
 /// Writer of samples as text; the samples of one metric must be consecutive.
-pub(super) struct ExpositionWriter {
+pub(crate) struct ExpositionWriter {
     format: ExpositionFormat,
     text: String,
     /// Metric of the samples being written.
@@ -53,11 +53,11 @@ pub(super) struct ExpositionWriter {
 }
 
 impl ExpositionWriter {
-    pub(super) fn new(format: ExpositionFormat) -> Self {
+    pub(crate) fn new(format: ExpositionFormat) -> Self {
         Self { format, text: String::new(), metric: None }
     }
 
-    pub(super) fn add(&mut self, sample: &MetricSample<'_>) {
+    pub(crate) fn add(&mut self, sample: &MetricSample<'_>) {
         if !self.metric.is_some_and(|metric| ptr::eq(metric, sample.metric)) {
             self.metric = Some(sample.metric);
             self.head(sample.metric);
@@ -70,7 +70,7 @@ impl ExpositionWriter {
         }
     }
 
-    pub(super) fn finish(mut self) -> String {
+    pub(crate) fn finish(mut self) -> String {
         if self.format == ExpositionFormat::OpenMetrics {
             self.text.push_str("# EOF\n");
         }

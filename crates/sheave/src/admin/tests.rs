@@ -11,6 +11,7 @@ use super::metrics::METRICS;
 use super::*;
 use crate::expect::expect_file;
 use crate::failure::Failure;
+use crate::l4_agent::metrics::{ENDPOINT_METRICS, L4_METRICS, SERVICE_METRICS};
 use crate::replicas::REPLICA_METRICS;
 use crate::transparent::TRANSPARENT_METRICS;
 
@@ -136,6 +137,9 @@ fn reference_page() -> String {
     section(&mut page, "Transparent mode (`--transparent`)", transparent);
     let replicas = REPLICA_METRICS.iter().map(|row| &row.metric);
     section(&mut page, "Leases of slots (`--lease-slots`)", replicas);
+    let of_node = L4_METRICS.iter().map(|row| &row.metric);
+    let traffic = SERVICE_METRICS.iter().chain(ENDPOINT_METRICS).map(|row| &row.metric);
+    section(&mut page, "Layer-4 data path (`sheave l4`)", of_node.chain(traffic));
     page
 }
 

@@ -5,13 +5,11 @@ use std::net::IpAddr;
 
 use clap::Args;
 
+use super::NODE_NAME;
 use super::values::PortRange;
 use crate::process;
 
 const TRANSPARENT: &str = "Transparent mode";
-
-/// Variable with the name of the node, as the downward API sets it.
-const NODE_NAME: &str = "NODE_NAME";
 
 /// Flags of transparent mode.
 #[derive(Debug, Default, Args)]
