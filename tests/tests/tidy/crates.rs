@@ -18,9 +18,10 @@ const EDGES: &[(&str, &[&str])] = &[
     ("proxy", &["quic", "tls", "gateway", "balance", "codec"]),
     ("kube", &["gateway"]),
     ("intercept", &[]),
+    ("bgp", &[]),
     ("l4", &["balance"]),
     ("replica", &["balance"]),
-    ("sheave", &["proxy", "kube", "intercept", "replica", "gateway"]),
+    ("sheave", &["proxy", "kube", "intercept", "bgp", "replica", "gateway"]),
     ("sim", &["balance"]),
 ];
 
