@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use gateway::objects::{AddressPoolSpec, BackendPolicySpec, ClientPolicySpec, schema};
+use gateway::objects::{AddressPoolSpec, BackendPolicySpec, BgpPeerSpec, ClientPolicySpec, schema};
 use serde_json::{Map, Value, json};
 
 /// Width of wrapped prose.
@@ -20,7 +20,7 @@ struct PublishedPolicy {
     is_namespaced: bool,
 }
 
-fn policies() -> [PublishedPolicy; 3] {
+fn policies() -> [PublishedPolicy; 4] {
     [
         PublishedPolicy {
             kind: "BackendPolicy",
@@ -38,6 +38,12 @@ fn policies() -> [PublishedPolicy; 3] {
             kind: "AddressPool",
             plural: "addresspools",
             spec: schema::<AddressPoolSpec>(),
+            is_namespaced: false,
+        },
+        PublishedPolicy {
+            kind: "BgpPeer",
+            plural: "bgppeers",
+            spec: schema::<BgpPeerSpec>(),
             is_namespaced: false,
         },
     ]
@@ -202,9 +208,9 @@ const PAGE_HEAD: &str = "\
 <!-- Made from the policy types by crates/gateway/tests/reference.rs. -->
 # Policies
 
-A policy of `apiVersion: sheave.dev/v1alpha1` is attached to its targets by `spec.targetRefs`. An AddressPool has no
-targets and belongs to no namespace. An unknown field, a value of the wrong type and a value outside of its limits are
-errors. The format of durations is that of Gateway API (GEP-2257): `5s`, `100ms`, `1h30m`.
+A policy of `apiVersion: sheave.dev/v1alpha1` is attached to its targets by `spec.targetRefs`. AddressPools and
+BgpPeers have no targets and belong to no namespace. An unknown field, a value of the wrong type and a value outside of
+its limits are errors. The format of durations is that of Gateway API (GEP-2257): `5s`, `100ms`, `1h30m`.
 
 In a file, an error rejects the edit. In a cluster, the custom resource definitions may be newer or older than Sheave.
 If the spec has an error there, the part with the error (`queue`, `timeouts`, ...) has its defaults, and all other parts

@@ -36,8 +36,9 @@ pub(crate) const CRD_KIND: &str = "CustomResourceDefinition";
 /// NetworkPolicies are read in transparent mode alone.
 pub(crate) const NETWORK_POLICY: &str = "NetworkPolicy";
 
-/// AddressPools are read only if Sheave serves Services of type LoadBalancer.
+/// AddressPools and BgpPeers are read only if Sheave serves Services of type LoadBalancer.
 pub(crate) const ADDRESS_POOL: &str = "AddressPool";
+pub(crate) const BGP_PEER: &str = "BgpPeer";
 
 /// Kinds that can hold certificates.
 pub(crate) const SECRET: &str = "Secret";
@@ -57,7 +58,7 @@ const CERTIFICATE_SECRETS_SELECTOR: &str = "type!=kubernetes.io/service-account-
 
 /// Every watched kind. Pods are not watched: they change far more often than EndpointSlices and add
 /// no information.
-pub(crate) const KINDS: [WatchedKind; 22] = [
+pub(crate) const KINDS: [WatchedKind; 23] = [
     WatchedKind {
         field_selector: Some("metadata.name=gateways.gateway.networking.k8s.io"),
         is_namespaced: false,
@@ -79,6 +80,7 @@ pub(crate) const KINDS: [WatchedKind; 22] = [
         is_namespaced: false,
         ..watched_kind(SHEAVE, "v1alpha1", ADDRESS_POOL, "addresspools")
     },
+    WatchedKind { is_namespaced: false, ..watched_kind(SHEAVE, "v1alpha1", BGP_PEER, "bgppeers") },
     cluster_kind(INGRESS, "IngressClass", "ingressclasses"),
     watched_kind(INGRESS, "v1", "Ingress", "ingresses"),
     watched_kind(INGRESS, "v1", NETWORK_POLICY, "networkpolicies"),

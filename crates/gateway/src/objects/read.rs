@@ -8,11 +8,11 @@ use serde_json::{Map, Value, json};
 use super::document::documents;
 use super::schema::{self, schema};
 use super::{
-    AddressPoolSpec, ApiObject, BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec,
-    ConfigMapSpec, EndpointSliceSpec, GatewayClassSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec,
-    IngressClassSpec, IngressSpec, InvalidObject, ListenerSetSpec, NamespaceSpec,
-    NetworkPolicySpec, ObjectMeta, PartialPolicy, ReferenceGrantSpec, SecretSpec, ServiceSpec,
-    SharedObject, StreamRouteSpec, TlsRouteSpec, TypedObject,
+    AddressPoolSpec, ApiObject, BackendPolicySpec, BackendTlsPolicySpec, BgpPeerSpec,
+    ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec, GatewayClassSpec, GatewaySpec,
+    GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec, InvalidObject, ListenerSetSpec,
+    NamespaceSpec, NetworkPolicySpec, ObjectMeta, PartialPolicy, ReferenceGrantSpec, SecretSpec,
+    ServiceSpec, SharedObject, StreamRouteSpec, TlsRouteSpec, TypedObject,
 };
 use crate::problem::{self, ObjectOrigin, ObjectProblem};
 
@@ -143,7 +143,7 @@ const GATEWAY_API_LATER: &[&str] = &[
 ];
 const SHEAVE: &[&str] = &["sheave.dev/v1alpha1"];
 
-static KINDS: [ObjectKind; 21] = [
+static KINDS: [ObjectKind; 22] = [
     ObjectKind {
         name: "Namespace",
         versions: &["v1"],
@@ -269,6 +269,12 @@ static KINDS: [ObjectKind; 21] = [
         versions: SHEAVE,
         schema: LazyLock::new(schema::<AddressPoolSpec>),
         read: |reader, raw| reader.read_spec(raw).map(ApiObject::AddressPool),
+    },
+    ObjectKind {
+        name: "BgpPeer",
+        versions: SHEAVE,
+        schema: LazyLock::new(schema::<BgpPeerSpec>),
+        read: |reader, raw| reader.read_spec(raw).map(ApiObject::BgpPeer),
     },
 ];
 
