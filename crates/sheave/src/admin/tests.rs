@@ -7,6 +7,7 @@ use std::num::NonZeroUsize;
 use proxy::ProxySettings;
 use proxy::observe::{MetricDescription, MetricKind, metrics};
 
+use super::announcer::ANNOUNCER_METRICS;
 use super::metrics::METRICS;
 use super::*;
 use crate::expect::expect_file;
@@ -136,6 +137,8 @@ fn reference_page() -> String {
     section(&mut page, "Transparent mode (`--transparent`)", transparent);
     let replicas = REPLICA_METRICS.iter().map(|row| &row.metric);
     section(&mut page, "Leases of slots (`--lease-slots`)", replicas);
+    let announcer = ANNOUNCER_METRICS.iter().map(|row| &row.metric);
+    section(&mut page, "BGP sessions (`sheave announce --metrics`)", announcer);
     page
 }
 
