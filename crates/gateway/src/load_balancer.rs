@@ -7,6 +7,8 @@
 mod address_range;
 /// The AddressPools of a cluster, and what of them can be assigned.
 mod pools;
+/// How addresses are announced.
+mod announcement;
 /// Requests of a Service.
 mod request;
 /// Assignment of addresses to Services.
@@ -20,6 +22,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+pub use announcement::{Announcement, BgpAttributes, BgpRouter, bgp_routers};
 pub use assign::assign;
 pub use request::is_node_local;
 pub use status::status_update;
@@ -72,6 +75,8 @@ pub struct ReservedAddresses<'a> {
 pub struct ServiceAddresses {
     /// The Services that Sheave serves, with or without addresses.
     pub services: BTreeMap<ServiceName, ServiceAssignment>,
+    /// How each assigned address is announced, if a pool that can be read has it.
+    pub announcements: BTreeMap<IpAddr, Announcement>,
     /// Addresses of pools that cannot be assigned, and why.
     pub pools: PoolFindings,
 }

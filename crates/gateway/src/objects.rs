@@ -65,12 +65,14 @@ mod client_policy;
 mod rate_limit_policy;
 /// `AddressPool`.
 mod address_pool;
+/// `BgpPeer`.
+mod bgp_peer;
 /// Objects of a cluster that are invalid.
 mod invalid_object;
 /// Objects from the flags of `sheave serve`.
 mod shorthand;
 
-pub use address_pool::AddressPoolSpec;
+pub use address_pool::{AddressPoolSpec, AnnouncementMethod};
 pub use backend_health::{
     ActiveHealth, BackendHealthPolicy, BackendRetry, EjectOn, GrpcStatus, PassiveHealth, ProbeType,
     SlowStart,
@@ -85,6 +87,7 @@ pub use backend_tls_policy::{
     BackendTlsPolicySpec, BackendTlsTarget, BackendValidation, LocalRef, SubjectAltName,
     SubjectAltNameType,
 };
+pub use bgp_peer::BgpPeerSpec;
 pub use client_policy::{
     ClientCongestionControl, ClientConnections, ClientHeaders, ClientHttp2, ClientHttp3,
     ClientLimits, ClientPath, ClientPolicySpec, ClientProxyProtocol, ClientRevocation,
@@ -131,7 +134,8 @@ pub use read::{parse, read};
 pub use reference_grant::{GrantFrom, GrantTo, ReferenceGrantSpec};
 pub use route::{ParentRef, ServiceRef};
 pub use scalar::{
-    CidrBlock, CorsOrigin, FieldName, Hostname, IgnoredField, TargetPort, UnsupportedField,
+    CidrBlock, CorsOrigin, FieldName, Hostname, IgnoredField, RouteCommunity, TargetPort,
+    UnsupportedField,
 };
 pub use schema::schema;
 pub use secret::{ConfigMapSpec, SecretBytes, SecretSpec, SecretText};
@@ -195,6 +199,8 @@ pub enum ApiObject {
     RateLimitPolicy(SharedObject<RateLimitPolicySpec>),
     /// Addresses for Services of type LoadBalancer.
     AddressPool(SharedObject<AddressPoolSpec>),
+    /// A router to which addresses are announced.
+    BgpPeer(SharedObject<BgpPeerSpec>),
     /// An invalid object. Occurs only in clusters: a file with an invalid object is rejected.
     Invalid(SharedObject<InvalidObject>),
 }

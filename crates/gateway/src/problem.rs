@@ -14,7 +14,7 @@ pub struct ObjectOrigin {
 
 /// Returns `Kind namespace/name`, or `Kind name` for kinds without namespaces.
 pub(crate) fn label(kind: &str, namespace: &str, name: &str) -> String {
-    if ["AddressPool", "GatewayClass", "IngressClass", "Namespace"].contains(&kind) {
+    if ["AddressPool", "BgpPeer", "GatewayClass", "IngressClass", "Namespace"].contains(&kind) {
         format!("{kind} {name}")
     } else {
         format!("{kind} {namespace}/{name}")

@@ -57,6 +57,8 @@ pub enum StatusDetail {
     Route(Vec<ParentStatus>),
     /// The conditions of an AddressPool.
     AddressPool(Vec<StatusCondition>),
+    /// The conditions of a BgpPeer.
+    BgpPeer(Vec<StatusCondition>),
     /// The status of a policy, one entry for each target. A BackendTLSPolicy has one entry for each Gateway of Sheave
     /// that routes to one of its targets.
     Policy(Vec<TargetStatus>),

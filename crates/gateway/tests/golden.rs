@@ -538,7 +538,7 @@ fn shares(rule: &Rule, snapshot: &Snapshot) -> String {
 
 fn status(status: &ResourceStatus) -> Vec<String> {
     let object = &status.object;
-    let has_none = ["AddressPool", "GatewayClass"].contains(&object.kind);
+    let has_none = ["AddressPool", "BgpPeer", "GatewayClass"].contains(&object.kind);
     let namespace = if has_none { "" } else { &object.namespace };
     let name = format!("{} {namespace}/{}", object.kind, object.name).replace(" /", " ");
     let generation = status.observed_generation;
@@ -563,7 +563,9 @@ fn status(status: &ResourceStatus) -> Vec<String> {
             let whole = line(&format!("{at}{with}"), conditions);
             std::iter::once(whole).chain(listeners.iter().map(listener)).collect()
         }
-        StatusDetail::AddressPool(conditions) => vec![line("", conditions)],
+        StatusDetail::AddressPool(conditions) | StatusDetail::BgpPeer(conditions) => {
+            vec![line("", conditions)]
+        }
         StatusDetail::ListenerSet(conditions, listeners) => {
             std::iter::once(line("", conditions)).chain(listeners.iter().map(listener)).collect()
         }

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use gateway::objects::{
-    AddressPoolSpec, BackendPolicySpec, ClientPolicySpec, RateLimitPolicySpec, schema,
+    AddressPoolSpec, BackendPolicySpec, BgpPeerSpec, ClientPolicySpec, RateLimitPolicySpec, schema,
 };
 use serde_json::{Map, Value, json};
 
@@ -46,6 +46,12 @@ fn policies() -> [PublishedPolicy; 4] {
             kind: "AddressPool",
             plural: "addresspools",
             spec: schema::<AddressPoolSpec>(),
+            is_namespaced: false,
+        },
+        PublishedPolicy {
+            kind: "BgpPeer",
+            plural: "bgppeers",
+            spec: schema::<BgpPeerSpec>(),
             is_namespaced: false,
         },
     ]
@@ -210,9 +216,9 @@ const PAGE_HEAD: &str = "\
 <!-- Made from the policy types by crates/gateway/tests/reference.rs. -->
 # Policies
 
-A policy of `apiVersion: sheave.dev/v1alpha1` is attached to its targets by `spec.targetRefs`. An AddressPool has no
-targets and belongs to no namespace. An unknown field, a value of the wrong type and a value outside of its limits are
-errors. The format of durations is that of Gateway API (GEP-2257): `5s`, `100ms`, `1h30m`.
+A policy of `apiVersion: sheave.dev/v1alpha1` is attached to its targets by `spec.targetRefs`. AddressPools and
+BgpPeers have no targets and belong to no namespace. An unknown field, a value of the wrong type and a value outside of
+its limits are errors. The format of durations is that of Gateway API (GEP-2257): `5s`, `100ms`, `1h30m`.
 
 In a file, an error rejects the edit. In a cluster, the custom resource definitions may be newer or older than Sheave.
 If the spec has an error there, the part with the error (`queue`, `timeouts`, ...) has its defaults, and all other parts

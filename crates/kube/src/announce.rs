@@ -13,6 +13,10 @@ mod address_lease;
 mod interface;
 /// Frames sent on the link.
 mod frame;
+/// Addresses that are announced by routes, on the loopback interface.
+mod loopback;
+/// Objects that the announcer reads.
+mod own_objects;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -27,6 +31,8 @@ use kube_runtime::WatchStreamExt;
 use kube_runtime::watcher::{Config, Event, watcher};
 use tokio::sync::watch::{Receiver, Sender, channel};
 use tokio::time::{Instant, sleep_until, timeout};
+
+pub use loopback::{install_loopback_address, lowest_link_address, remove_loopback_address};
 
 use crate::ClusterClient;
 use interface::EthernetInterface;

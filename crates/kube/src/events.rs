@@ -15,7 +15,7 @@ use kube_client::{Api, Client, Error};
 use kube_core::{ApiResource, DynamicObject};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
-use tokio::sync::watch::Receiver;
+use tokio::sync::watch::{Receiver, channel};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::ClusterClient;
@@ -252,6 +252,25 @@ impl EventWriter {
                 std::future::pending::<()>().await;
             }
         }
+    }
+}
+
+impl ClusterClient {
+    /// Returns a recorder whose events are written while the runtime runs, those of [`EventReporter::Process`] alone.
+    /// Needs a running tokio runtime.
+    #[must_use]
+    pub fn record_process_events(&self, controller: &str, instance: &str) -> EventRecorder {
+        let (controller, instance) = (controller.to_owned(), instance.to_owned());
+        let identity = ReporterIdentity { controller, instance };
+        let recorder = EventRecorder::default();
+        // There is no election: this process is never the leader.
+        let (leads, leadership) = channel(None);
+        let writer = EventWriter::new(self.client.clone(), recorder.clone(), identity, leadership);
+        drop(tokio::spawn(async move {
+            writer.run().await;
+            drop(leads);
+        }));
+        recorder
     }
 }
 

@@ -36,8 +36,9 @@ pub(crate) const CRD_KIND: &str = "CustomResourceDefinition";
 /// NetworkPolicies are read in transparent mode alone.
 pub(crate) const NETWORK_POLICY: &str = "NetworkPolicy";
 
-/// AddressPools are read only if Sheave serves Services of type LoadBalancer.
+/// AddressPools and BgpPeers are read only if Sheave serves Services of type LoadBalancer.
 pub(crate) const ADDRESS_POOL: &str = "AddressPool";
+pub(crate) const BGP_PEER: &str = "BgpPeer";
 
 /// Nodes are read by the layer-4 data path alone.
 pub(crate) const NODE: &str = "Node";
@@ -83,6 +84,7 @@ pub(crate) const KINDS: [WatchedKind; 23] = [
         is_namespaced: false,
         ..watched_kind(SHEAVE, "v1alpha1", ADDRESS_POOL, "addresspools")
     },
+    WatchedKind { is_namespaced: false, ..watched_kind(SHEAVE, "v1alpha1", BGP_PEER, "bgppeers") },
     cluster_kind(INGRESS, "IngressClass", "ingressclasses"),
     watched_kind(INGRESS, "v1", "Ingress", "ingresses"),
     watched_kind(INGRESS, "v1", NETWORK_POLICY, "networkpolicies"),

@@ -29,7 +29,7 @@ mod api_extension;
 mod events;
 /// The node of this process: its labels, and the pods on it.
 mod node;
-/// Announces addresses: one node holds each address.
+/// Announces addresses: on the link, one node holds each address; by BGP, several nodes do.
 mod announce;
 /// In-memory API server for tests.
 #[cfg(test)]
@@ -41,7 +41,10 @@ use gateway::objects::GATEWAY_CONTROLLER;
 use kube_client::{Client, Config};
 use thiserror::Error;
 
-pub use announce::{AnnouncerConfig, EndpointCountsByAddress, announce};
+pub use announce::{
+    AnnouncerConfig, EndpointCountsByAddress, announce, install_loopback_address,
+    lowest_link_address, remove_loopback_address,
+};
 pub use api_extension::{AccessedResource, ApiExtensionError, ApiUser, FrontProxySettings};
 pub use events::{EventObject, EventRecorder, EventReporter, ObjectEvent, write_last_event};
 pub use gateway_services::DesiredServices;

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::backoff::WriteBackoff;
 use crate::events::{EventRecorder, EventWriter, ReporterIdentity};
-use crate::kind::{ADDRESS_POOL, KINDS, NETWORK_POLICY, NODE, WatchedKind};
+use crate::kind::{ADDRESS_POOL, BGP_PEER, KINDS, NETWORK_POLICY, NODE, WatchedKind};
 use crate::publish::{self, DesiredStatuses, StatusAddresses};
 use crate::store::{PendingChanges, Store, WatchKey, WatchScope};
 use crate::{ClusterClient, ReplicaIdentity, leader_election};
@@ -55,7 +55,7 @@ pub struct WatchSelection {
     pub all_certificates: bool,
     /// True if NetworkPolicies are watched, for transparent mode.
     pub network_policies: bool,
-    /// True if AddressPools are watched, for Services of type LoadBalancer.
+    /// True if AddressPools and BgpPeers are watched, for Services of type LoadBalancer.
     pub address_pools: bool,
 }
 
@@ -299,7 +299,7 @@ fn scopes(kind: &WatchedKind, own: &str, selection: &WatchSelection) -> Vec<Watc
     let namespaces = &selection.namespaces;
     let is_needed = match kind.name {
         NETWORK_POLICY => selection.network_policies,
-        ADDRESS_POOL => selection.address_pools,
+        ADDRESS_POOL | BGP_PEER => selection.address_pools,
         NODE => false,
         _ => !kind.holds_certificates || selection.all_certificates,
     };

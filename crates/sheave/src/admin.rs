@@ -14,6 +14,8 @@ mod status;
 mod replicas;
 /// Transparent mode, as JSON.
 mod transparent;
+/// Metrics of the announcer.
+mod announcer;
 /// Client of the admin API.
 mod client;
 /// Metrics of the process, and the whole of `/metrics`.
@@ -41,7 +43,8 @@ use crate::replicas::ReplicaStatus;
 use crate::report::{ProcessPhase, ProcessReport};
 use crate::transparent::AgentStatus;
 pub(crate) use accept::{BoundedConnection, BoundedListener};
-pub(crate) use addresses::AddressesResponse;
+pub(crate) use addresses::{AddressRoute, AddressesResponse};
+pub(crate) use announcer::serve_announcer_metrics;
 pub(crate) use api::{BackendInfo, BackendsResponse, EndpointInfo};
 pub(crate) use client::{failure, query};
 pub(crate) use exposition::{ExpositionFormat, ExpositionWriter};

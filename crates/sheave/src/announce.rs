@@ -1,25 +1,35 @@
-//! `sheave announce`: announces the addresses that the Sheave on this node serves.
+//! `sheave announce`: announces the addresses that the Sheave on this node serves, on the link or by BGP.
 //!
 //! It asks only that Sheave which addresses to announce. So no traffic goes to a node where no Sheave accepts it, and
-//! the announcer needs no permission in the cluster except for its own Leases.
+//! the announcer needs no permission in the cluster except for its own Leases, its node and the passwords of routers.
 
-use std::net::SocketAddr;
+/// Routers of this node, with their passwords.
+mod routers;
+/// Routes to addresses.
+mod route_announcer;
+
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::Context;
-use kube::{AnnouncerConfig, EndpointCountsByAddress};
+use bgp::{Speaker, SpeakerIdentity};
+use gateway::load_balancer::BgpRouter;
+use gateway::objects::GATEWAY_CONTROLLER;
+use kube::{AnnouncerConfig, ClusterClient, EndpointCountsByAddress};
 use tokio::runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tokio::task;
+use tokio::task::{self, JoinHandle};
 use tokio::time::{sleep, timeout};
 
-use crate::admin::{self, AddressesResponse};
+use crate::admin::{self, AddressRoute, AddressesResponse, BoundedListener};
 use crate::cluster;
 use crate::failure::Failure;
 use crate::flags::AnnounceFlags;
 use crate::log;
 use crate::process;
+use route_announcer::RouteAnnouncer;
+use routers::RouterResolver;
 
 /// Interval between two queries to the admin API.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -41,13 +51,15 @@ pub(crate) fn run(flags: AnnounceFlags) -> Result<(), Failure> {
 
 async fn announce(flags: AnnounceFlags) -> Result<(), Failure> {
     let cluster = cluster::connect().await?;
-    let namespace = flags.namespace.unwrap_or_else(|| cluster.namespace().to_owned());
-    let node = flags.node.unwrap_or_else(process::host_name);
-    let announcing = AnnouncerConfig { node, namespace, interface: flags.interface };
+    let namespace = flags.namespace.clone().unwrap_or_else(|| cluster.namespace().to_owned());
+    let node = flags.node.clone().unwrap_or_else(process::host_name);
+    let announcing = AnnouncerConfig { node, namespace, interface: flags.interface.clone() };
     let mut terminate = signal(SignalKind::terminate()).context("cannot handle signals")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot handle signals")?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), node = announcing.node, "sheave announces");
     let (sender, counts) = watch::channel(EndpointCountsByAddress::new());
+    let (routes, routers, routing) = start_routing(&cluster, &announcing, &flags).await?;
+    let served = ServedAddresses { counts: sender, routes, routers };
     let mut carrying = std::pin::pin!(kube::announce(&cluster, &announcing, counts));
     let signalled = async {
         tokio::select! {
@@ -58,39 +70,98 @@ async fn announce(flags: AnnounceFlags) -> Result<(), Failure> {
     };
     tokio::select! {
         () = &mut carrying => {}
-        () = poll_served_addresses(flags.admin, &sender) => {}
+        () = served.poll(flags.admin) => {}
         () = signalled => {}
     }
     tracing::info!("releasing all addresses");
-    drop(sender);
-    if timeout(RELEASE_TIMEOUT, carrying).await.is_err() {
+    drop(served);
+    let released = async { tokio::join!(timeout(RELEASE_TIMEOUT, carrying), routing) };
+    let (released, routing) = released.await;
+    if released.is_err() {
         tracing::warn!(
             "the API server does not answer: other nodes take over when the Leases expire"
         );
     }
+    routing.context("the task of BGP sessions failed")?;
     Ok(())
 }
 
-/// Polls the admin API and sends the served addresses, forever.
-async fn poll_served_addresses(admin: SocketAddr, sender: &watch::Sender<EndpointCountsByAddress>) {
-    let mut is_failing = false;
-    loop {
-        let response = task::spawn_blocking(move || admin::query(admin, "/api/v1/addresses")).await;
-        let counts = match response.map_err(|error| error.to_string()).flatten() {
-            Ok(AddressesResponse { addresses }) => {
-                if std::mem::take(&mut is_failing) {
-                    tracing::info!(%admin, "the Sheave on this node is ready");
-                }
-                addresses.into_iter().map(|it| (it.address, it.endpoints)).collect()
-            }
-            Err(reason) => {
-                if !std::mem::replace(&mut is_failing, true) {
-                    tracing::warn!(%admin, reason, "the Sheave on this node is not ready: no address is announced");
-                }
-                EndpointCountsByAddress::new()
-            }
-        };
-        sender.send_if_modified(|before| std::mem::replace(before, counts) != *before);
-        sleep(POLL_INTERVAL).await;
+/// Starts the announcement of routes; returns the channels for routes and routers, and the task.
+async fn start_routing(
+    cluster: &ClusterClient,
+    announcing: &AnnouncerConfig,
+    flags: &AnnounceFlags,
+) -> Result<RoutingHandles, Failure> {
+    let (routes, routes_wanted) = watch::channel(Vec::new());
+    let (routers, routers_wanted) = watch::channel(Vec::new());
+    let (resolved, settings) = watch::channel(Vec::new());
+    let (reports, reported) = watch::channel(Vec::new());
+    if let Some(address) = flags.metrics {
+        let listener =
+            BoundedListener::bind(address, "--metrics", admin::REQUEST_TIMEOUT, None).await?;
+        drop(admin::serve_announcer_metrics(listener, reported));
     }
+    let resolver = RouterResolver {
+        cluster: cluster.clone(),
+        namespace: announcing.namespace.clone(),
+        node: announcing.node.clone(),
+        labels: None,
+        passwords: Default::default(),
+        logged: Vec::new(),
+    };
+    drop(tokio::spawn(resolver.run(routers_wanted, resolved)));
+    let router_id =
+        flags.router_id.or_else(kube::lowest_link_address).unwrap_or(Ipv4Addr::LOCALHOST);
+    let speaker = Speaker::new(SpeakerIdentity { router_id });
+    let node = announcing.node.clone();
+    let events = cluster.record_process_events(GATEWAY_CONTROLLER, &node);
+    let announcer = RouteAnnouncer::new(speaker, flags.withdraw_delay, reports, (events, node));
+    Ok((routes, routers, tokio::spawn(announcer.run(routes_wanted, settings))))
+}
+
+/// Channels for routes and for routers, and the task that announces.
+type RoutingHandles =
+    (watch::Sender<Vec<AddressRoute>>, watch::Sender<Vec<BgpRouter>>, JoinHandle<()>);
+
+/// What the Sheave on this node serves, as it said last.
+struct ServedAddresses {
+    counts: watch::Sender<EndpointCountsByAddress>,
+    routes: watch::Sender<Vec<AddressRoute>>,
+    routers: watch::Sender<Vec<BgpRouter>>,
+}
+
+impl ServedAddresses {
+    /// Polls the admin API and sends what it says, forever. While it does not answer, nothing is served; the routers
+    /// stay the same, so that sessions stay up.
+    async fn poll(&self, admin: SocketAddr) {
+        let mut is_failing = false;
+        loop {
+            let query = move || admin::query::<AddressesResponse>(admin, "/api/v1/addresses");
+            let response = task::spawn_blocking(query).await;
+            let (counts, routes) = match response.map_err(|error| error.to_string()).flatten() {
+                Ok(AddressesResponse { addresses, routes, routers }) => {
+                    if std::mem::take(&mut is_failing) {
+                        tracing::info!(%admin, "the Sheave on this node is ready");
+                    }
+                    send(&self.routers, routers);
+                    let counts = addresses.into_iter().map(|it| (it.address, it.endpoints));
+                    (counts.collect(), routes)
+                }
+                Err(reason) => {
+                    if !std::mem::replace(&mut is_failing, true) {
+                        tracing::warn!(%admin, reason, "the Sheave on this node is not ready: no address is announced");
+                    }
+                    (EndpointCountsByAddress::new(), Vec::new())
+                }
+            };
+            send(&self.counts, counts);
+            send(&self.routes, routes);
+            sleep(POLL_INTERVAL).await;
+        }
+    }
+}
+
+/// Sends a value if it is another one than before.
+fn send<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
+    sender.send_if_modified(|before| std::mem::replace(before, value) != *before);
 }

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use gateway::address_pool;
 use gateway::ingress::{self, ServedIngress};
-use gateway::load_balancer::{self, LoadBalancerSettings, PoolFindings, ReservedAddresses};
+use gateway::load_balancer::{
+    self, Announcement, LoadBalancerSettings, PoolFindings, ReservedAddresses,
+};
 use gateway::managed_services::{self, DesiredService, ManagedServices, TargetPortMap};
 use gateway::objects::{
     EndpointConditions, EndpointSliceSpec, GatewayName, SERVICE_NAME_LABEL, TypedObject,
@@ -53,6 +55,8 @@ pub(crate) struct ClusterSource {
     assigned_addresses: StatusAddresses,
     /// Addresses assigned to Services last.
     service_addresses: StatusAddresses,
+    /// How these are announced, as far as it is known: a pool may have become unreadable since.
+    announcements: BTreeMap<IpAddr, Announcement>,
     /// Findings of AddressPools at the last assignment.
     pool_findings: PoolFindings,
     /// Target ports assigned to the ports of Gateways last; the Service that shows them may not have arrived yet.
@@ -146,6 +150,7 @@ impl ClusterSource {
             namespace,
             assigned_addresses: assigned,
             service_addresses: of_services,
+            announcements: BTreeMap::new(),
             pool_findings: PoolFindings::new(),
             target_ports: targets,
             ingresses,
@@ -229,8 +234,14 @@ impl ClusterSource {
         let mut known = std::mem::take(&mut self.service_addresses);
         let published = self.objects.load_balancer_addresses().into_iter();
         known.extend(published.filter(|(_, addresses)| !addresses.is_empty()));
-        let assignment = load_balancer::assign(objects, settings.is_default, &reserved, &known);
+        let mut assignment = load_balancer::assign(objects, settings.is_default, &reserved, &known);
         self.service_addresses = assignment.addresses();
+        for address in self.service_addresses.values().flatten() {
+            if let Some(before) = self.announcements.remove(address) {
+                assignment.announcements.entry(*address).or_insert(before);
+            }
+        }
+        self.announcements.clone_from(&assignment.announcements);
         self.pool_findings.clone_from(&assignment.pools);
         Some(LoadBalancerSettings { assignment, ..settings })
     }

@@ -216,6 +216,9 @@ impl ConfigurationController {
             );
         }
         let node = settings.load_balancer.as_ref().map(|it| Arc::clone(&it.node));
+        let assignment = settings.load_balancer.as_ref().map(|it| &it.assignment);
+        let announcements = assignment.map(|it| it.announcements.clone()).unwrap_or_default();
+        let bgp_routers = load_balancer::bgp_routers(&objects);
         self.log_listener_changes(&before);
         log_size(&snapshot);
         self.objects = objects;
@@ -234,6 +237,8 @@ impl ConfigurationController {
             report.unbound = unbound.clone().into();
             report.transparent_services = transparent_services.into();
             report.load_balancers = load_balancer_services.into();
+            report.announcements = announcements.into();
+            report.bgp_routers = bgp_routers.into();
             report.node = node.unwrap_or_default();
         });
         self.set_problems(Vec::new());

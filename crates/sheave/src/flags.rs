@@ -15,7 +15,7 @@ mod l4_agent;
 /// Kubernetes objects built from `--listen` and `--to`.
 mod shorthand;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -379,6 +379,20 @@ pub(crate) struct AnnounceFlags {
     /// Ethernet interface for the addresses [default: for each address, the interface on the network of that address].
     #[arg(long, value_name = "NAME")]
     pub(crate) interface: Option<String>,
+
+    /// BGP Identifier of this node, unique in its AS, for the routers of BgpPeers [default: the lowest IPv4 address of
+    /// its interfaces].
+    #[arg(long, value_name = "IPV4")]
+    pub(crate) router_id: Option<Ipv4Addr>,
+
+    /// Time between the withdrawal of routes and the end of the BGP sessions, at the end: until then packets that are on
+    /// their way are still accepted.
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = values::duration)]
+    pub(crate) withdraw_delay: Duration,
+
+    /// Address of /metrics, which has the state of the BGP sessions [default: none].
+    #[arg(long, value_name = "ADDR", value_parser = values::admin_api)]
+    pub(crate) metrics: Option<SocketAddr>,
 
     /// Time after SIGTERM during which the addresses are still announced, while the Sheave on this node tells its
     /// clients to reconnect. Set it lower than the --drain-delay of that Sheave.

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use gateway::ObjectProblem;
 use gateway::addresses::EndpointsByNode;
-use gateway::load_balancer::LoadBalancerService;
+use gateway::load_balancer::{Announcement, BgpRouter, LoadBalancerService};
 use gateway::managed_services::DesiredService;
 use gateway::objects::GatewayName;
 use gateway::status::ResourceStatus;
@@ -74,6 +74,10 @@ pub(crate) struct ProcessReport {
     pub(crate) transparent_services: Arc<[TransparentService]>,
     /// Services of type LoadBalancer that are served.
     pub(crate) load_balancers: Arc<[LoadBalancerService]>,
+    /// How the addresses of these Services are announced.
+    pub(crate) announcements: Arc<BTreeMap<IpAddr, Announcement>>,
+    /// Routers to which routes to addresses are announced.
+    pub(crate) bgp_routers: Arc<[BgpRouter]>,
     /// Name of this node, for the addresses that only nodes with endpoints carry; empty if unknown.
     pub(crate) node: Arc<str>,
     /// Count per outcome, in the order of [`ReloadOutcome::ALL`].
@@ -115,6 +119,8 @@ impl ProcessReport {
             nodes: Arc::default(),
             transparent_services: Arc::default(),
             load_balancers: Arc::default(),
+            announcements: Arc::default(),
+            bgp_routers: Arc::default(),
             node: Arc::default(),
             reloads: [0; ReloadOutcome::ALL.len()],
             lookups: [0; 2],

@@ -161,8 +161,9 @@ fn chart_load_balancer_may_write_statuses_of_services_and_nothing_else_of_them()
         "name: announcer",
         "add: [NET_ADMIN, NET_RAW]",
         "resources: [services/status]\n  verbs: [patch]",
-        "resources: [addresspools/status]\n  verbs: [patch]",
-        "resources: [addresspools]\n  verbs: [get, list, watch]",
+        "resources: [addresspools/status, bgppeers/status]\n  verbs: [patch]",
+        "resources: [addresspools, bgppeers]\n  verbs: [get, list, watch]",
+        "resources: [nodes]\n  verbs: [get]",
         "resources: [events]\n  verbs: [create, patch]",
     ] {
         assert!(rendered.contains(part), "{part}");

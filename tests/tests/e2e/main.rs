@@ -85,6 +85,8 @@ mod stale;
 mod attacks;
 /// Memory and file descriptors of the process under attack.
 mod resources;
+/// Addresses that nodes announce by BGP.
+mod bgp;
 /// Graceful shutdown.
 mod drain;
 /// Upgrade in place.

@@ -18,9 +18,10 @@ const EDGES: &[(&str, &[&str])] = &[
     ("proxy", &["quic", "tls", "gateway", "balance", "codec"]),
     ("kube", &["gateway"]),
     ("intercept", &[]),
+    ("bgp", &[]),
     ("l4", &["balance"]),
     ("replica", &["balance"]),
-    ("sheave", &["proxy", "kube", "intercept", "l4", "replica", "gateway"]),
+    ("sheave", &["proxy", "kube", "intercept", "l4", "bgp", "replica", "gateway"]),
     ("sim", &["balance"]),
 ];
 

@@ -14,6 +14,7 @@ const SYNONYMS: &[(&str, &str)] = &[("downstream", "client"), ("upstream", "endp
 
 /// Where `unsafe` is at home, under `// SAFETY:`.
 const UNSAFE: &[&str] = &[
+    "crates/bgp/src/sys.rs",
     "crates/l4/src/layout.rs",
     "crates/proxy/src/sys.rs",
     "crates/quic/src/sys.rs",

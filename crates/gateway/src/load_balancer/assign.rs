@@ -54,8 +54,11 @@ pub fn assign(
         }
         (claim.name, ServiceAssignment { addresses, findings: claim.findings })
     });
-    let services = services.collect();
-    ServiceAddresses { services, pools: assignment.pools.findings }
+    let services: BTreeMap<_, _> = services.collect();
+    let addresses = assignment.holders.keys();
+    let announcements = addresses.filter_map(|it| Some((*it, assignment.pools.announcement(*it)?)));
+    let announcements = announcements.collect();
+    ServiceAddresses { services, announcements, pools: assignment.pools.findings }
 }
 
 /// Returns the Services that Sheave serves, the oldest first, each name once.

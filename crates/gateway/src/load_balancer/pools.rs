@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::address_range::AddressRange;
+use super::announcement::Announcement;
 use super::{PoolFindings, ReservedAddresses, ServiceFinding};
 use crate::address_pool::IpFamily;
 use crate::objects::{
@@ -127,6 +128,13 @@ impl<'a> ServicePools<'a> {
             self.pools[*index].ranges.iter().any(|free| free.range.contains(address))
         };
         pools.iter().any(contains)
+    }
+
+    /// Returns how an address is announced, if a pool has it.
+    pub(super) fn announcement(&self, address: IpAddr) -> Option<Announcement> {
+        let has =
+            |pool: &&ServicePool<'_>| pool.ranges.iter().any(|free| free.range.contains(address));
+        self.pools.iter().find(has).map(|pool| Announcement::of(pool.spec))
     }
 
     /// Returns the names of those pools that have addresses of a family.

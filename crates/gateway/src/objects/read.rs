@@ -8,12 +8,7 @@ use serde_json::{Map, Value, json};
 use super::document::documents;
 use super::schema::{self, schema};
 use super::{
-    AddressPoolSpec, ApiObject, BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec,
-    ConfigMapSpec, EndpointSliceSpec, GatewayClassSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec,
-    IngressClassSpec, IngressSpec, InvalidObject, ListenerSetSpec, NamespaceSpec,
-    NetworkPolicySpec, NodeFields, ObjectMeta, PartialPolicy, RateLimitPolicySpec,
-    ReferenceGrantSpec, SecretSpec, ServiceSpec, SharedObject, StreamRouteSpec, TlsRouteSpec,
-    TypedObject,
+    AddressPoolSpec, ApiObject, BackendPolicySpec, BackendTlsPolicySpec, BgpPeerSpec, ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec, GatewayClassSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec, InvalidObject, ListenerSetSpec, NamespaceSpec, NetworkPolicySpec, NodeFields, ObjectMeta, PartialPolicy, RateLimitPolicySpec, ReferenceGrantSpec, SecretSpec, ServiceSpec, SharedObject, StreamRouteSpec, TlsRouteSpec, TypedObject,
 };
 use crate::problem::{self, ObjectOrigin, ObjectProblem};
 
@@ -281,6 +276,12 @@ static KINDS: [ObjectKind; 22] = [
         versions: SHEAVE,
         schema: LazyLock::new(schema::<AddressPoolSpec>),
         read: |reader, raw| reader.read_spec(raw).map(ApiObject::AddressPool),
+    },
+    ObjectKind {
+        name: "BgpPeer",
+        versions: SHEAVE,
+        schema: LazyLock::new(schema::<BgpPeerSpec>),
+        read: |reader, raw| reader.read_spec(raw).map(ApiObject::BgpPeer),
     },
 ];
 

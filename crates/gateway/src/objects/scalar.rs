@@ -20,6 +20,15 @@ pub struct CidrBlock(pub IpNet);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hostname(pub HostPattern);
 
+/// A community of a BGP route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouteCommunity {
+    /// RFC 1997: an AS and a number.
+    Standard(u16, u16),
+    /// RFC 8092: an AS and two numbers.
+    Large(u32, u32, u32),
+}
+
 /// The name of a header field, or another token of HTTP.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize, JsonSchema)]
 #[serde(transparent)]
@@ -58,6 +67,10 @@ pub(super) fn fault(format: &str, text: &str) -> Option<String> {
         "network" if parse_network(text).is_none() => {
             "must be an IP address or a CIDR block, as in 10.0.0.0/8"
         }
+        "ip" if text.parse::<IpAddr>().is_err() => "must be an IP address",
+        "community" if RouteCommunity::parse(text).is_none() => {
+            "must be a community of BGP, as 65000:100 (RFC 1997) or 4200000000:1:2 (RFC 8092)"
+        }
         "label" if !is_name(text, 63, false) => {
             "must be a name of at most 63 characters: lower case letters, digits and `-`, \
              a letter or digit at both ends (RFC 1123)"
@@ -80,6 +93,57 @@ pub(super) fn fault(format: &str, text: &str) -> Option<String> {
         _ => return None,
     };
     Some(message.to_owned())
+}
+
+impl RouteCommunity {
+    /// Parses the notation with colons.
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+        let parts: Vec<_> = text.split(':').collect();
+        if !parts.iter().all(|part| is_number(part)) {
+            return None;
+        }
+        match parts[..] {
+            [asn, number] => Some(Self::Standard(asn.parse().ok()?, number.parse().ok()?)),
+            [asn, first, second] => {
+                Some(Self::Large(asn.parse().ok()?, first.parse().ok()?, second.parse().ok()?))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for RouteCommunity {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Cow::<str>::deserialize(deserializer)?;
+        Self::parse(&text)
+            .ok_or_else(|| D::Error::custom(fault("community", &text).unwrap_or_default()))
+    }
+}
+
+impl Serialize for RouteCommunity {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Standard(asn, number) => serializer.collect_str(&format_args!("{asn}:{number}")),
+            Self::Large(asn, first, second) => {
+                serializer.collect_str(&format_args!("{asn}:{first}:{second}"))
+            }
+        }
+    }
+}
+
+impl JsonSchema for RouteCommunity {
+    fn schema_name() -> Cow<'static, str> {
+        "RouteCommunity".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "format": "community",
+            "description": "A community of a BGP route.",
+        })
+    }
 }
 
 /// Checks a host name. A trailing dot makes no difference.
@@ -269,6 +333,13 @@ mod tests {
             ("network", "10.0.0.0/8", ""),
             ("network", "::1", ""),
             ("network", "10.0.0.0/33", "CIDR"),
+            ("ip", "::1", ""),
+            ("ip", "10.0.0.1/32", "IP address"),
+            ("community", "65000:100", ""),
+            ("community", "65536:100", "RFC 1997"),
+            ("community", "4200000000:1:2", ""),
+            ("community", "no-export", "RFC 1997"),
+            ("community", "1:+2", "RFC 1997"),
             ("label", "a.b", "63 characters"),
             ("name", "a.b", ""),
             ("name", "a..b", "253 characters"),

@@ -38,7 +38,9 @@ pub fn status_json(status: &ResourceStatus, controller: &str) -> Value {
             "conditions": conditions(of),
             "listeners": listeners(own),
         }),
-        StatusDetail::AddressPool(of) => json!({ "conditions": conditions(of) }),
+        StatusDetail::AddressPool(of) | StatusDetail::BgpPeer(of) => {
+            json!({ "conditions": conditions(of) })
+        }
         StatusDetail::Route(parents) => json!({
             "parents": all(parents, |it| parent(it, controller, conditions(&it.conditions))),
         }),

@@ -42,6 +42,7 @@ pub fn status_update(
         StatusDetail::GatewayClass(_)
         | StatusDetail::Gateway(_)
         | StatusDetail::AddressPool(_)
+        | StatusDetail::BgpPeer(_)
         | StatusDetail::ListenerSet(..) => {
             let ours = with_transition_times(ours, current, now);
             (!is_up_to_date(&ours, current)).then_some(StatusUpdate::Apply(ours))

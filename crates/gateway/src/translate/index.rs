@@ -7,12 +7,7 @@ use super::certificate::CertificateResult;
 use super::report::TranslationReport;
 use crate::certificate_object::CertificateObject;
 use crate::objects::{
-    AddressPoolSpec, ApiObject, BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec,
-    ConfigMapSpec, EndpointSliceSpec, GatewayClassSpec, GatewaySpec, GrantFrom, GrantTo,
-    GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec, InvalidObject, LabelSelector,
-    ListenerSetSpec, NamespaceSpec, NetworkPolicySpec, ObjectMeta, PartialPolicy,
-    RateLimitPolicySpec, ReferenceGrantSpec, SecretSpec, ServiceSpec, StreamRouteSpec,
-    TlsRouteSpec, TypedObject, namespace_labels,
+    AddressPoolSpec, ApiObject, BackendPolicySpec, BackendTlsPolicySpec, BgpPeerSpec, ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec, GatewayClassSpec, GatewaySpec, GrantFrom, GrantTo, GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec, InvalidObject, LabelSelector, ListenerSetSpec, NamespaceSpec, NetworkPolicySpec, ObjectMeta, PartialPolicy, RateLimitPolicySpec, ReferenceGrantSpec, SecretSpec, ServiceSpec, StreamRouteSpec, TlsRouteSpec, TypedObject, namespace_labels,
 };
 use crate::translation_settings::TranslationSettings;
 
@@ -62,6 +57,8 @@ pub(super) struct ObjectIndex<'a> {
     pub(super) rate_limit_policies: ObjectsByName<'a, RateLimitPolicySpec>,
     /// By name only, because pools have no namespace.
     pub(super) address_pools: ObjectsByName<'a, AddressPoolSpec>,
+    /// By name only, because routers have no namespace.
+    pub(super) bgp_peers: ObjectsByName<'a, BgpPeerSpec>,
     /// Objects that cannot be read.
     pub(super) invalid_objects: Vec<&'a TypedObject<InvalidObject>>,
     /// Policies by target Service, whether or not they apply there.
@@ -173,6 +170,10 @@ impl<'a> ObjectIndex<'a> {
                 ApiObject::AddressPool(pool) => {
                     let name = ("", &*pool.metadata.name);
                     add(&mut index.address_pools, "AddressPool", name, pool, report);
+                }
+                ApiObject::BgpPeer(peer) => {
+                    let name = ("", &*peer.metadata.name);
+                    add(&mut index.bgp_peers, "BgpPeer", name, peer, report);
                 }
                 ApiObject::Invalid(it) => {
                     index.invalid_objects.push(it);

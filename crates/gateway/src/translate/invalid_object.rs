@@ -31,6 +31,11 @@ pub(super) fn statuses(
             BACKEND_POLICY => policy("Service", object, report),
             "ClientPolicy" => policy("Gateway", object, report),
             RATE_LIMIT_POLICY => policy("Gateway", object, report),
+            "BgpPeer" => {
+                let refused =
+                    refusal(ConditionType::Accepted, ConditionReason::Invalid, &object.spec);
+                report.status("BgpPeer", object, StatusDetail::BgpPeer(vec![refused]));
+            }
             "HTTPRoute" | "GRPCRoute" | "TLSRoute" | "TCPRoute" | "UDPRoute" => {
                 route(index, known, object, gateways, report);
             }

@@ -118,7 +118,7 @@ impl<'a> LoadBalancerServices<'a> {
         self.services.push(service);
     }
 
-    /// Reports the statuses of AddressPools.
+    /// Reports the statuses of AddressPools and BgpPeers.
     pub(super) fn report(&self, index: &ObjectIndex<'_>, report: &mut TranslationReport) {
         let Some(settings) = &index.settings.load_balancer else { return };
         for pool in index.address_pools.values() {
@@ -129,6 +129,17 @@ impl<'a> LoadBalancerServices<'a> {
             }
             let conditions = pool_conditions(findings).into();
             report.status("AddressPool", pool, StatusDetail::AddressPool(conditions));
+        }
+        for peer in index.bgp_peers.values() {
+            let accepted = match peer.spec.fault() {
+                None => StatusCondition::yes(ConditionType::Accepted, ConditionReason::Accepted),
+                Some((field, message)) => {
+                    report.problem("BgpPeer", peer, &format!("spec.{field}"), message.as_str());
+                    let message = format!("spec.{field}: {message}");
+                    StatusCondition::no(ConditionType::Accepted, ConditionReason::Invalid, message)
+                }
+            };
+            report.status("BgpPeer", peer, StatusDetail::BgpPeer(vec![accepted]));
         }
     }
 

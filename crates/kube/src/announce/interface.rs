@@ -73,27 +73,12 @@ impl EthernetInterface {
 
     /// Installs the address in the kernel for this number of seconds, independent of this process.
     pub(super) fn install_address(&self, address: IpAddr, seconds: u32) -> io::Result<()> {
-        let mut message = self.address_message(address);
-        let mut lifetime = CacheInfo::default();
-        lifetime.ifa_valid = seconds;
-        // The address must not become the source of connections that the node opens; with a /32 of IPv4 this does not
-        // happen.
-        lifetime.ifa_preferred = if address.is_ipv4() { seconds } else { 0 };
-        message.attributes.push(AddressAttribute::CacheInfo(lifetime));
-        if address.is_ipv6() {
-            // The link has been probed already; and with duplicate address detection, a duplicate
-            // would disable the address for good.
-            message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
-        }
-        netlink_request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE)
+        install_address(self.place(), address, seconds)
     }
 
     /// Removes the address, if it is installed.
     pub(super) fn remove_address(&self, address: IpAddr) -> io::Result<()> {
-        match netlink_request(RouteNetlinkMessage::DelAddress(self.address_message(address)), 0) {
-            Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Ok(()),
-            result => result,
-        }
+        remove_address(self.place(), address)
     }
 
     /// Announces on the link that the address is here now.
@@ -152,18 +137,10 @@ impl EthernetInterface {
         }
     }
 
-    fn address_message(&self, address: IpAddr) -> AddressMessage {
-        let mut message = AddressMessage::default();
-        (message.header.family, message.header.prefix_len) = match address {
-            IpAddr::V4(_) => (AddressFamily::Inet, 32),
-            IpAddr::V6(_) => (AddressFamily::Inet6, 128),
-        };
-        message.header.scope = AddressScope::Universe;
-        message.header.index =
+    fn place(&self) -> AddressPlace {
+        let interface =
             u32::try_from(self.link_address.ifindex()).expect("interface indexes fit 32 bits");
-        message.attributes =
-            vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
-        message
+        AddressPlace { interface, scope: AddressScope::Universe }
     }
 
     /// Opens a socket for whole frames, which receives those of one kind; 0: none.
@@ -182,6 +159,54 @@ impl EthernetInterface {
         socket.bind_device(Some(self.name.as_bytes()))?;
         Ok(socket)
     }
+}
+
+/// An interface, and the scope of addresses that are installed on it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AddressPlace {
+    pub(super) interface: u32,
+    pub(super) scope: AddressScope,
+}
+
+/// Installs an address in the kernel for this number of seconds, independent of this process.
+pub(super) fn install_address(
+    place: AddressPlace,
+    address: IpAddr,
+    seconds: u32,
+) -> io::Result<()> {
+    let mut message = address_message(place, address);
+    let mut lifetime = CacheInfo::default();
+    lifetime.ifa_valid = seconds;
+    // The address must not become the source of connections that the node opens; with a /32 of IPv4 this does not
+    // happen.
+    lifetime.ifa_preferred = if address.is_ipv4() { seconds } else { 0 };
+    message.attributes.push(AddressAttribute::CacheInfo(lifetime));
+    if address.is_ipv6() {
+        // The link has been probed already; and with duplicate address detection, a duplicate
+        // would disable the address for good.
+        message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+    }
+    netlink_request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE)
+}
+
+/// Removes an address, if it is installed.
+pub(super) fn remove_address(place: AddressPlace, address: IpAddr) -> io::Result<()> {
+    match netlink_request(RouteNetlinkMessage::DelAddress(address_message(place, address)), 0) {
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Ok(()),
+        result => result,
+    }
+}
+
+fn address_message(place: AddressPlace, address: IpAddr) -> AddressMessage {
+    let mut message = AddressMessage::default();
+    (message.header.family, message.header.prefix_len) = match address {
+        IpAddr::V4(_) => (AddressFamily::Inet, 32),
+        IpAddr::V6(_) => (AddressFamily::Inet6, 128),
+    };
+    message.header.scope = place.scope;
+    message.header.index = place.interface;
+    message.attributes = vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
+    message
 }
 
 /// True if the address is in the network of an interface. An interface address with a full-length prefix has no

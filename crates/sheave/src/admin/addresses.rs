@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use gateway::addresses::EndpointsByNode;
+use gateway::load_balancer::{Announcement, BgpAttributes, BgpRouter};
 use proxy::ListenerView;
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +14,23 @@ use crate::report::ProcessReport;
 /// Pool addresses served on this node. The announcer parses it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct AddressesResponse {
+    /// Addresses that one node at a time carries.
     pub(crate) addresses: Vec<AddressEndpoints>,
+    /// Addresses to which every node that serves them announces a route.
+    #[serde(default)]
+    pub(crate) routes: Vec<AddressRoute>,
+    /// Routers to which the routes are announced.
+    #[serde(default)]
+    pub(crate) routers: Vec<BgpRouter>,
+}
+
+/// A virtual IP that is announced by BGP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AddressRoute {
+    pub(crate) address: IpAddr,
+    /// Attributes of the route.
+    #[serde(flatten)]
+    pub(crate) attributes: BgpAttributes,
 }
 
 /// The endpoints behind a virtual IP, by node.
@@ -28,12 +45,25 @@ impl AddressesResponse {
     /// Excludes addresses without a bound socket here: they are not served here. Those of Services with
     /// `externalTrafficPolicy: Local` are not served without an endpoint on this node either.
     pub(super) fn of(report: &ProcessReport, listening: &[ListenerView]) -> Self {
-        let bound: BTreeSet<_> = listening.iter().map(|listener| listener.address.ip()).collect();
-        let address = |(address, counts): (&IpAddr, &EndpointsByNode)| AddressEndpoints {
-            address: *address,
-            endpoints: counts_by_node(counts, &report.nodes),
-        };
-        Self { addresses: served_addresses(report, &bound).map(address).collect() }
+        let bound = listening.iter().map(|listener| listener.address.ip()).collect();
+        Self::among(report, &bound)
+    }
+
+    fn among(report: &ProcessReport, bound: &BTreeSet<IpAddr>) -> Self {
+        let (mut addresses, mut routes) = (Vec::new(), Vec::new());
+        for (address, counts) in served_addresses(report, bound) {
+            let address = *address;
+            match report.announcements.get(&address) {
+                Some(Announcement::Bgp(attributes)) => {
+                    routes.push(AddressRoute { address, attributes: attributes.clone() });
+                }
+                Some(Announcement::Layer2) | None => {
+                    let endpoints = counts_by_node(counts, &report.nodes);
+                    addresses.push(AddressEndpoints { address, endpoints });
+                }
+            }
+        }
+        Self { addresses, routes, routers: report.bgp_routers.to_vec() }
     }
 }
 
@@ -63,6 +93,7 @@ fn counts_by_node(counts: &EndpointsByNode, nodes: &BTreeSet<Arc<str>>) -> BTree
 #[cfg(test)]
 mod tests {
     use gateway::load_balancer::LoadBalancerService;
+    use gateway::objects::RouteCommunity;
 
     use super::*;
 
@@ -92,6 +123,29 @@ mod tests {
     fn an_address_of_local_endpoints_is_served_on_their_nodes_alone() {
         assert_eq!([served_on("n1", true), served_on("n2", true)], [1, 0]);
         assert_eq!([served_on("n1", false), served_on("n2", false)], [1, 1]);
+    }
+
+    #[test]
+    fn address_that_is_announced_by_bgp_is_a_route_and_has_no_holder() {
+        let addresses: [IpAddr; 2] = [[192, 0, 2, 7].into(), [192, 0, 2, 8].into()];
+        let attributes = BgpAttributes {
+            communities: vec![RouteCommunity::Standard(65000, 1)],
+            local_preference: Some(200),
+        };
+        let announcement = Announcement::Bgp(attributes.clone());
+        let report = ProcessReport {
+            endpoint_counts: Arc::new(addresses.map(|it| (it, EndpointsByNode::new())).into()),
+            announcements: Arc::new([(addresses[0], announcement)].into()),
+            ..ProcessReport::new()
+        };
+        let response = AddressesResponse::among(&report, &addresses.into());
+        assert_eq!(response.routes, [AddressRoute { address: addresses[0], attributes }]);
+        let held: Vec<_> = response.addresses.iter().map(|it| it.address).collect();
+        assert_eq!(held, [addresses[1]]);
+        let json = serde_json::to_value(&response).unwrap();
+        assert_eq!(json["routes"][0]["communities"][0], "65000:1");
+        let read: AddressesResponse = serde_json::from_value(json).unwrap();
+        assert_eq!(read.routes, response.routes);
     }
 
     #[test]

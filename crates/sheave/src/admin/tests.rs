@@ -7,6 +7,7 @@ use std::num::NonZeroUsize;
 use proxy::ProxySettings;
 use proxy::observe::{MetricDescription, MetricKind, metrics};
 
+use super::announcer::ANNOUNCER_METRICS;
 use super::metrics::METRICS;
 use super::*;
 use crate::expect::expect_file;
@@ -140,6 +141,8 @@ fn reference_page() -> String {
     let of_node = L4_METRICS.iter().map(|row| &row.metric);
     let traffic = SERVICE_METRICS.iter().chain(ENDPOINT_METRICS).map(|row| &row.metric);
     section(&mut page, "Layer-4 data path (`sheave l4`)", of_node.chain(traffic));
+    let announcer = ANNOUNCER_METRICS.iter().map(|row| &row.metric);
+    section(&mut page, "BGP sessions (`sheave announce --metrics`)", announcer);
     page
 }
 
