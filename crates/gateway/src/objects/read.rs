@@ -8,7 +8,12 @@ use serde_json::{Map, Value, json};
 use super::document::documents;
 use super::schema::{self, schema};
 use super::{
-    AddressPoolSpec, ApiObject, BackendPolicySpec, BackendTlsPolicySpec, BgpPeerSpec, ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec, GatewayClassSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec, InvalidObject, ListenerSetSpec, NamespaceSpec, NetworkPolicySpec, NodeFields, ObjectMeta, PartialPolicy, RateLimitPolicySpec, ReferenceGrantSpec, SecretSpec, ServiceSpec, SharedObject, StreamRouteSpec, TlsRouteSpec, TypedObject,
+    AddressPoolSpec, ApiObject, BackendPolicySpec, BackendTlsPolicySpec, BgpPeerSpec,
+    ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec, GatewayClassSpec, GatewaySpec,
+    GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec, InvalidObject, ListenerSetSpec,
+    NamespaceSpec, NetworkPolicySpec, NodeFields, ObjectMeta, PartialPolicy, RateLimitPolicySpec,
+    ReferenceGrantSpec, SecretSpec, ServiceSpec, SharedObject, StreamRouteSpec, TlsRouteSpec,
+    TypedObject,
 };
 use crate::problem::{self, ObjectOrigin, ObjectProblem};
 
@@ -138,7 +143,7 @@ const GATEWAY_API_LATER: &[&str] = &[
 ];
 const SHEAVE: &[&str] = &["sheave.dev/v1alpha1"];
 
-static KINDS: [ObjectKind; 22] = [
+static KINDS: [ObjectKind; 24] = [
     ObjectKind {
         name: "Namespace",
         versions: &["v1"],

@@ -7,7 +7,12 @@ use super::certificate::CertificateResult;
 use super::report::TranslationReport;
 use crate::certificate_object::CertificateObject;
 use crate::objects::{
-    AddressPoolSpec, ApiObject, BackendPolicySpec, BackendTlsPolicySpec, BgpPeerSpec, ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec, GatewayClassSpec, GatewaySpec, GrantFrom, GrantTo, GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec, InvalidObject, LabelSelector, ListenerSetSpec, NamespaceSpec, NetworkPolicySpec, ObjectMeta, PartialPolicy, RateLimitPolicySpec, ReferenceGrantSpec, SecretSpec, ServiceSpec, StreamRouteSpec, TlsRouteSpec, TypedObject, namespace_labels,
+    AddressPoolSpec, ApiObject, BackendPolicySpec, BackendTlsPolicySpec, BgpPeerSpec,
+    ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec, GatewayClassSpec, GatewaySpec, GrantFrom,
+    GrantTo, GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec, InvalidObject,
+    LabelSelector, ListenerSetSpec, NamespaceSpec, NetworkPolicySpec, ObjectMeta, PartialPolicy,
+    RateLimitPolicySpec, ReferenceGrantSpec, SecretSpec, ServiceSpec, StreamRouteSpec,
+    TlsRouteSpec, TypedObject, namespace_labels,
 };
 use crate::translation_settings::TranslationSettings;
 
