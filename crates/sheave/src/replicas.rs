@@ -32,7 +32,7 @@ use static_slots::SlotAssignmentUpdater;
 /// The slots of this replica.
 pub(crate) enum ReplicaSlots {
     /// A static part.
-    Static(SlotAssignmentUpdater),
+    Static(Box<SlotAssignmentUpdater>),
     /// Slots that are leased.
     Leased(Box<SlotLeaseThread>),
 }
@@ -50,7 +50,8 @@ impl ReplicaSlots {
     ) -> Result<Option<Self>, Failure> {
         let Some(me) = flags.replica else { return Ok(None) };
         if !flags.lease_slots {
-            return Ok(Some(Self::Static(SlotAssignmentUpdater::new(me, Arc::clone(proxy)))));
+            let updater = SlotAssignmentUpdater::new(me, Arc::clone(proxy));
+            return Ok(Some(Self::Static(Box::new(updater))));
         }
         let thread = SlotLeaseThread::start(me, flags, secret, proxy, has_predecessor)?;
         Ok(Some(Self::Leased(Box::new(thread))))

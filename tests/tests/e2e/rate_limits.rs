@@ -128,10 +128,8 @@ async fn each_value_of_a_header_field_has_a_limit_of_its_own() -> Result {
 #[tokio::test]
 async fn grpc_call_over_the_limit_is_rejected_as_resource_exhausted() -> Result {
     let server =
-        Http2TestEndpoint::start(
-            |call: ReceivedRequest| async move { Ok(call.reply(b"hello").await?) },
-        )
-        .await?;
+        Http2TestEndpoint::start(|call: ReceivedRequest| async move { call.reply(b"hello").await })
+            .await?;
     let targets = json!([{ "kind": "GRPCRoute", "name": "calls" }]);
     let limits = json!([{ "requests": 1, "period": "1h" }]);
     let fixture = GrpcFixture::of(&[&server], &[policy("calls", targets, limits)]).await?;

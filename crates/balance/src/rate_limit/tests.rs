@@ -1,3 +1,5 @@
+//! Buckets, their parts and their table.
+
 use std::num::NonZeroU32;
 use std::time::Duration;
 
