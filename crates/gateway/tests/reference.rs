@@ -205,6 +205,8 @@ fn as_api_server_checks(format: &str) -> Map<String, Value> {
             json!({ "pattern": "^[-A-Za-z0-9!#$%&'*+.^_`|~]+$", "minLength": 1, "maxLength": 256 })
         }
         "network" => json!({ "pattern": "^[0-9a-fA-F:.]+(/[0-9]{1,3})?$", "maxLength": 49 }),
+        "ip" => json!({ "pattern": "^[0-9a-fA-F:.]+$", "maxLength": 45 }),
+        "community" => json!({ "pattern": "^[0-9]{1,10}(:[0-9]{1,10}){1,2}$" }),
         other => panic!("no check for {other}"),
     };
     checks.as_object().cloned().unwrap()

@@ -123,7 +123,7 @@ async fn start_routing(
 type RoutingHandles =
     (watch::Sender<Vec<AddressRoute>>, watch::Sender<Vec<BgpRouter>>, JoinHandle<()>);
 
-/// What the Sheave on this node serves, as it said last.
+/// Channels with the addresses that the Sheave on this node serves, as it said last.
 struct ServedAddresses {
     counts: watch::Sender<EndpointCountsByAddress>,
     routes: watch::Sender<Vec<AddressRoute>>,

@@ -1,4 +1,4 @@
-//! What an announcer reads of a cluster beside its Leases: the labels of its node, and the passwords of routers.
+//! Objects that an announcer reads beside its Leases: the labels of its node, and the passwords of routers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 /// Interval at which labels of the node and passwords are read again.
 const READ_INTERVAL: Duration = Duration::from_secs(30);
 
-/// What is read of the cluster for the routers.
+/// Reader of the objects of a cluster that sessions need.
 pub(super) struct RouterResolver {
     pub(super) cluster: ClusterClient,
     /// Namespace of the Secrets.
@@ -25,7 +25,7 @@ pub(super) struct RouterResolver {
     pub(super) labels: Option<BTreeMap<String, String>>,
     /// Passwords by the names of their Secrets, as last read.
     pub(super) passwords: BTreeMap<String, Password>,
-    /// What was logged last.
+    /// Errors that were logged last.
     pub(super) logged: Vec<String>,
 }
 
