@@ -22,7 +22,7 @@ Examples:
   The same, and this node answers ARP and neighbor discovery for the addresses:
     sheave l4 --config /etc/sheave --node n1 --announce
   The endpoint of a connection, and why:
-    sheave l4 --admin 127.0.0.1:9903 --explain tcp,198.51.100.7:40000,192.0.2.65:443
+    sheave l4 --admin 127.0.0.1:9904 --explain tcp,198.51.100.7:40000,192.0.2.65:443
   Before an uninstallation, on each node:
     sheave l4 --node n1 --remove
 
