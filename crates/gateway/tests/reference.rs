@@ -22,7 +22,7 @@ struct PublishedPolicy {
     is_namespaced: bool,
 }
 
-fn policies() -> [PublishedPolicy; 4] {
+fn policies() -> [PublishedPolicy; 5] {
     [
         PublishedPolicy {
             kind: "BackendPolicy",
