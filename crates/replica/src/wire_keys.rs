@@ -19,7 +19,7 @@ pub(crate) struct WireKeyMessage {
 #[derive(Clone, PartialEq, Message)]
 #[prost(skip_debug)]
 struct WireKey {
-    /// As many bytes as a secret has.
+    /// Bytes of the secret; another number of them is refused.
     #[prost(bytes = "vec", tag = "1")]
     secret: Vec<u8>,
     /// Time since the creation of the key.

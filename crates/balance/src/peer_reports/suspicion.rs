@@ -23,11 +23,11 @@ const MAX_SUSPICION: Duration = Duration::from_secs(60);
 /// Bound on hints about ejected endpoints.
 #[derive(Debug, Default)]
 pub struct SuspicionHints {
-    suspicions: BTreeMap<SocketAddr, Suspicion>,
+    suspicions: BTreeMap<SocketAddr, EndpointSuspicion>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Suspicion {
+struct EndpointSuspicion {
     begun: Time,
     /// Time of the last hint that counted.
     last: Time,
@@ -45,7 +45,7 @@ impl SuspicionHints {
         endpoint: SocketAddr,
         now: Time,
     ) -> Result<Option<Time>, ReportRefusal> {
-        let fresh = Suspicion { begun: now, last: now };
+        let fresh = EndpointSuspicion { begun: now, last: now };
         let known = self.suspicions.get(&endpoint).filter(|it| !it.is_over(now));
         let mut suspicion = known.copied().unwrap_or(fresh);
         let end = suspicion.begun + MAX_SUSPICION;
@@ -66,7 +66,7 @@ impl SuspicionHints {
     }
 }
 
-impl Suspicion {
+impl EndpointSuspicion {
     /// True if hints count from the beginning again.
     fn is_over(self, now: Time) -> bool {
         now.saturating_since(self.begun) >= MAX_SUSPICION * 2

@@ -50,7 +50,7 @@ async fn wait_for_hints(replica: &SheaveProcess, hints: f64) -> Result {
 }
 
 fn policy() -> Value {
-    let passive = json!({ "consecutiveFailures": FAILURES, "baseEjectionTime": "10m" });
+    let passive = json!({ "consecutiveFailures": FAILURES, "baseEjectionTime": "5m" });
     json!({ "algorithm": "RoundRobin", "health": { "passive": passive } })
 }
 
