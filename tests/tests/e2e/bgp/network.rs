@@ -43,7 +43,10 @@ impl Machine {
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T> {
         let (sender, receiver) = channel();
-        self.jobs.send(Box::new(move || drop(sender.send(job())))).ok().context("the machine ended")?;
+        self.jobs
+            .send(Box::new(move || drop(sender.send(job()))))
+            .ok()
+            .context("the machine ended")?;
         receiver.recv().context("the job panicked")
     }
 
