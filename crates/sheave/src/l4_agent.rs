@@ -25,7 +25,7 @@ mod flow_report;
 pub(crate) mod metrics;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -39,8 +39,8 @@ use crate::admin::{self, BoundedListener, ServedHosts};
 use crate::failure::Failure;
 use crate::flags::{AdminAddress, L4Flags};
 use crate::log;
-use agent::{Agent, AgentConfig, AgentError};
-use agent_api::AgentState;
+use agent::{AgentConfig, AgentError, L4Agent};
+use agent_api::{AgentState, SharedState};
 use netlink::NetworkChanges;
 use node_lock::NodeLock;
 use service_plan::ServicePlan;
@@ -74,9 +74,6 @@ pub(crate) fn run(flags: L4Flags) -> Result<(), Failure> {
     runtime.shutdown_background();
     result
 }
-
-/// The state that the API shows.
-type SharedState = Arc<Mutex<AgentState>>;
 
 fn lock(state: &SharedState) -> MutexGuard<'_, AgentState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -121,7 +118,7 @@ async fn serve(flags: L4Flags) -> Result<(), Failure> {
         lock = NodeLock::take() => lock.context("cannot become the agent of this node")?,
         () = signals.stop() => return Ok(()),
     };
-    match Agent::open(config, &data_path) {
+    match L4Agent::open(config, &data_path) {
         Ok(mut agent) => {
             agent.plan = plan_of(&first, &node);
             lock(&state).agent = Some(agent);
@@ -226,7 +223,7 @@ fn remove(config: AgentConfig, data_path: &DataPathConfig) -> Result<(), Failure
             "an agent of this node runs: end it first, or start it with --remove-on-exit",
         ));
     }
-    let agent = Agent::open(config, data_path).map_err(failed_open)?;
+    let agent = L4Agent::open(config, data_path).map_err(failed_open)?;
     agent.remove().context("cannot remove the data path")?;
     tracing::info!("the data path is removed");
     Ok(())

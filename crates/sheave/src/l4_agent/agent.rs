@@ -20,12 +20,12 @@ use tokio::time::Instant;
 use super::desired_state::{KnownPlaces, desired_state};
 use super::netlink::{RouteSocket, TunnelDevice};
 use super::network_view::{NetworkView, NodeLinkKind, PlaceLookup, RouteToAddress};
-use super::service_plan::{Finding, PlannedPort, ServicePlan};
+use super::service_plan::{PlanFinding, PlannedPort, ServicePlan};
 use crate::flags::DeliveryChoice;
 
 /// Name of the VXLAN device.
 pub(super) const TUNNEL_NAME: &str = "sheave-l4";
-/// What VXLAN adds to a packet, by the IP version of the nodes: headers of Ethernet, IP, UDP and VXLAN.
+/// Bytes that VXLAN adds to a packet, by the IP version of the nodes: headers of Ethernet, IP, UDP and VXLAN.
 const TUNNEL_OVERHEAD_IPV4: u32 = 50;
 const TUNNEL_OVERHEAD_IPV6: u32 = 70;
 /// Pause between two questions to the link for the same neighbour.
@@ -56,7 +56,7 @@ pub(super) enum AgentError {
 }
 
 /// The agent of this node.
-pub(crate) struct Agent {
+pub(crate) struct L4Agent {
     pub(super) config: AgentConfig,
     pub(super) data_path: DataPath,
     pub(super) table: L4Table,
@@ -67,9 +67,9 @@ pub(crate) struct Agent {
     known: KnownLinks,
     settings: Option<NodeSettings>,
     attached: BTreeSet<(u32, ProgramHook)>,
-    pub(super) findings: BTreeSet<Finding>,
+    pub(super) findings: BTreeSet<PlanFinding>,
     /// When each finding was first there, and if it was logged.
-    seen: BTreeMap<Finding, (Instant, bool)>,
+    seen: BTreeMap<PlanFinding, (Instant, bool)>,
     /// True if a neighbour has not answered yet.
     is_unresolved: bool,
     probed: BTreeMap<(u32, IpAddr), Instant>,
@@ -79,7 +79,7 @@ pub(crate) struct Agent {
     pub(super) failures: u64,
 }
 
-/// What was found of the links before.
+/// Links of pods and peers as they were found before.
 #[derive(Default)]
 struct KnownLinks {
     pods: BTreeMap<IpAddr, PodLink>,
@@ -109,7 +109,7 @@ fn is_local(endpoint: &EndpointValue) -> bool {
     endpoint.mode == DeliveryMode::Local as u8 && endpoint.ifindex != 0
 }
 
-impl Agent {
+impl L4Agent {
     /// Opens the data path, and continues from what an earlier process has left.
     pub(super) fn open(
         config: AgentConfig,
@@ -205,7 +205,7 @@ impl Agent {
         let (desired, mut findings) = desired_state(&self.plan, &self.config.node, &places);
         if uplinks.is_empty() {
             let message = "it has no uplink: name one with --uplink";
-            findings.insert(Finding::new(&self.config.node, message));
+            findings.insert(PlanFinding::new(&self.config.node, message));
         }
         self.apply(desired)?;
         self.attach_uplinks(&view, &uplinks)?;
@@ -238,13 +238,13 @@ impl Agent {
     }
 
     /// Logs once what is not served. While neighbours are asked, it may be served in a moment.
-    fn report(&mut self, findings: BTreeSet<Finding>) {
+    fn report(&mut self, findings: BTreeSet<PlanFinding>) {
         self.seen.retain(|finding, _| findings.contains(finding));
         for finding in &findings {
-            let seen = self.seen.entry(finding.clone()).or_insert((Instant::now(), false));
+            let seen = self.seen.entry(finding.clone()).or_insert_with(|| (Instant::now(), false));
             let is_due = !self.is_unresolved || seen.0.elapsed() >= ANSWER_TIME;
             if is_due && !std::mem::replace(&mut seen.1, true) {
-                let Finding { object, message } = finding;
+                let PlanFinding { object, message } = finding;
                 tracing::warn!(object, reason = message, "not served by the data path");
             }
         }
@@ -428,8 +428,8 @@ impl Agent {
             let all = own.iter().copied().chain(view.own_addresses());
             all.into_iter().find(|it| it.is_ipv4() == is_ipv4 && is_usable_source(*it))
         };
-        let ipv4 = of_version(true).unwrap_or(Ipv4Addr::UNSPECIFIED.into());
-        let ipv6 = of_version(false).unwrap_or(Ipv6Addr::UNSPECIFIED.into());
+        let ipv4 = of_version(true).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        let ipv6 = of_version(false).unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
         let mtus = places.ways.values().filter_map(|way| match way {
             Ok(NodeWay::Vxlan { mtu, .. }) => Some(*mtu),
             _ => None,

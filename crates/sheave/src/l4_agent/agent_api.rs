@@ -12,7 +12,7 @@ use l4::{EndpointPlace, NodeWay, VipAnnouncement};
 use serde::Serialize;
 use serde_json::json;
 
-use super::agent::Agent;
+use super::agent::L4Agent;
 use super::flow_report::{self, FlowQuestion};
 use super::metrics;
 use crate::admin::ExpositionFormat;
@@ -31,7 +31,7 @@ Sheave's layer-4 agent
 #[derive(Default)]
 pub(super) struct AgentState {
     /// The agent; `None` before the start.
-    pub(super) agent: Option<Agent>,
+    pub(super) agent: Option<L4Agent>,
     /// Reason why this node has no data path.
     pub(super) unavailable: Option<String>,
     /// Error of the last pass; empty if there was none.
@@ -40,7 +40,8 @@ pub(super) struct AgentState {
     pub(super) problems: Vec<String>,
 }
 
-type SharedState = Arc<Mutex<AgentState>>;
+/// The state, shared by the agent and the handlers.
+pub(super) type SharedState = Arc<Mutex<AgentState>>;
 
 /// Returns the paths of the API.
 pub(super) fn router(state: SharedState) -> Router {
@@ -84,9 +85,9 @@ async fn show_metrics(State(state): State<SharedState>, headers: HeaderMap) -> R
     ([(header::CONTENT_TYPE, format.content_type())], text).into_response()
 }
 
-async fn overview(State(state): State<SharedState>) -> Json<Overview> {
+async fn overview(State(state): State<SharedState>) -> Json<AgentOverview> {
     let state = state.lock().unwrap_or_else(PoisonError::into_inner);
-    Json(Overview::of(&state))
+    Json(AgentOverview::of(&state))
 }
 
 async fn explain(State(state): State<SharedState>, Path(flow): Path<String>) -> Response {
@@ -106,9 +107,9 @@ async fn explain(State(state): State<SharedState>, Path(flow): Path<String>) -> 
     }
 }
 
-/// What the data path serves.
+/// State of the data path as JSON.
 #[derive(Serialize)]
-struct Overview {
+struct AgentOverview {
     /// The reason why nothing is served, or why the last change is not in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     unready: Option<String>,
@@ -136,7 +137,7 @@ struct EndpointView {
     new_connections: bool,
 }
 
-impl Overview {
+impl AgentOverview {
     fn of(state: &AgentState) -> Self {
         let mut overview = Self {
             unready: state.unready_reason().map(str::to_owned),

@@ -7,7 +7,7 @@ use l4::{
     DesiredState, EndpointPlace, EndpointSpec, NodeSpec, NodeWay, ServiceSpec, VipAnnouncement,
 };
 
-use super::service_plan::{EndpointState, Finding, PlannedEndpoint, PlannedPort, ServicePlan};
+use super::service_plan::{EndpointState, PlanFinding, PlannedEndpoint, PlannedPort, ServicePlan};
 
 /// The places of endpoints of this node, and the ways to other nodes, as far as they are known.
 #[derive(Clone, Debug, Default)]
@@ -28,7 +28,7 @@ pub(super) fn desired_state(
     plan: &ServicePlan,
     this_node: &str,
     places: &KnownPlaces,
-) -> (DesiredState, BTreeSet<Finding>) {
+) -> (DesiredState, BTreeSet<PlanFinding>) {
     let mut findings = plan.findings.clone();
     let mut services = Vec::new();
     let mut left = BTreeSet::new();
@@ -39,12 +39,13 @@ pub(super) fn desired_state(
         let is_wanted = port.endpoints.iter().any(|it| it.state != EndpointState::Unready);
         let has_place = service.endpoints.iter().any(|it| it.weight > 0);
         if places.own.contains(&vip) {
-            findings.insert(Finding::new(&port.service, format!("{vip} is this node's address")));
+            findings
+                .insert(PlanFinding::new(&port.service, format!("{vip} is this node's address")));
             left.insert(vip);
         } else if is_wanted && !has_place {
             let message =
                 format!("no endpoint of {} has a place: the proxy serves it", port.address);
-            findings.insert(Finding::new(&port.service, message));
+            findings.insert(PlanFinding::new(&port.service, message));
             left.insert(vip);
         } else if !service.endpoints.is_empty() {
             // Endpoints that are not ready keep their connections.
@@ -70,7 +71,7 @@ fn service_spec(
     port: &PlannedPort,
     this_node: &str,
     places: &KnownPlaces,
-    findings: &mut BTreeSet<Finding>,
+    findings: &mut BTreeSet<PlanFinding>,
 ) -> ServiceSpec {
     let mut endpoints = Vec::new();
     for endpoint in &port.endpoints {
@@ -83,7 +84,7 @@ fn service_spec(
             }),
             Err(reason) => {
                 let message = format!("the endpoint {} is left out: {reason}", endpoint.address);
-                findings.insert(Finding::new(&port.service, message));
+                findings.insert(PlanFinding::new(&port.service, message));
             }
         }
     }

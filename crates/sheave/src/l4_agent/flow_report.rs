@@ -10,7 +10,7 @@ use l4::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::agent::Agent;
+use super::agent::L4Agent;
 use crate::admin;
 use crate::failure::Failure;
 use crate::flags::AdminAddress;
@@ -57,7 +57,7 @@ pub(super) struct FlowReport {
 }
 
 /// Returns the endpoint that the data path of this node chooses for a connection.
-pub(super) fn of_agent(agent: &Agent, question: &FlowQuestion) -> FlowReport {
+pub(super) fn of_agent(agent: &L4Agent, question: &FlowQuestion) -> FlowReport {
     let FlowQuestion { protocol, client, service: address } = *question;
     let mut report = FlowReport::default();
     let Some(service) = agent.table.service(address, protocol) else {
@@ -92,7 +92,7 @@ pub(super) fn of_agent(agent: &Agent, question: &FlowQuestion) -> FlowReport {
 }
 
 impl FlowReport {
-    fn set_endpoint(&mut self, agent: &Agent, endpoint: &EndpointValue, reason: String) {
+    fn set_endpoint(&mut self, agent: &L4Agent, endpoint: &EndpointValue, reason: String) {
         let address = SocketAddr::new(endpoint.address.into(), endpoint.port.into());
         self.endpoint = address.to_string();
         self.reason = reason;

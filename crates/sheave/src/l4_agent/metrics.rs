@@ -3,7 +3,7 @@
 use l4::TrafficCount;
 use proxy::observe::{MetricReader, MetricRow};
 
-use super::agent::Agent;
+use super::agent::L4Agent;
 use super::flow_report::protocol_label;
 use crate::admin::{ExpositionFormat, ExpositionWriter};
 
@@ -11,7 +11,7 @@ use crate::admin::{ExpositionFormat, ExpositionWriter};
 const MAX_ENDPOINTS: usize = 4_000;
 
 /// Metrics of the node.
-pub(crate) static L4_METRICS: &[MetricRow<Agent>] = &[
+pub(crate) static L4_METRICS: &[MetricRow<L4Agent>] = &[
     MetricRow::new(
         "sheave_l4_packets_dropped",
         &["reason"],
@@ -93,7 +93,7 @@ pub(crate) static ENDPOINT_METRICS: &[MetricRow<TrafficCount>] = &[
 ];
 
 /// Returns the response body of `/metrics`.
-pub(super) fn render(agent: Option<&Agent>, format: ExpositionFormat) -> String {
+pub(super) fn render(agent: Option<&L4Agent>, format: ExpositionFormat) -> String {
     let mut exposition = ExpositionWriter::new(format);
     let Some(agent) = agent else { return exposition.finish() };
     for row in L4_METRICS {
@@ -115,7 +115,7 @@ pub(super) fn render(agent: Option<&Agent>, format: ExpositionFormat) -> String 
     exposition.finish()
 }
 
-fn service_traffic(agent: &Agent) -> Vec<([String; 3], TrafficCount)> {
+fn service_traffic(agent: &L4Agent) -> Vec<([String; 3], TrafficCount)> {
     let services = agent.desired.iter().flat_map(|it| &it.services);
     let traffic = services.filter_map(|it| {
         let id = agent.table.service(it.address, it.protocol)?.id;
@@ -129,7 +129,7 @@ fn service_traffic(agent: &Agent) -> Vec<([String; 3], TrafficCount)> {
     traffic.collect()
 }
 
-fn endpoint_traffic(agent: &Agent) -> Vec<(String, TrafficCount)> {
+fn endpoint_traffic(agent: &L4Agent) -> Vec<(String, TrafficCount)> {
     let endpoints = agent.endpoints_in_use().take(MAX_ENDPOINTS);
     let traffic = endpoints.filter_map(|(id, address)| {
         Some((address.to_string(), agent.data_path.endpoint_traffic(id).ok()?))

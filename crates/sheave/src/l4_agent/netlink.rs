@@ -26,7 +26,9 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr as NetlinkAddress};
 use tokio::net::UdpSocket;
 
-use super::network_view::{InterfaceAddress, NetworkView, NodeLink, NodeLinkKind, RouteToAddress};
+use super::network_view::{
+    NetworkView, NodeInterfaceAddress, NodeLink, NodeLinkKind, RouteToAddress,
+};
 
 /// Groups of changes that are watched (linux/rtnetlink.h): links, neighbours, addresses and routes.
 const GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
@@ -294,7 +296,7 @@ fn link(message: &LinkMessage) -> (u32, NodeLink) {
     (message.header.index, link)
 }
 
-fn interface_address(message: &AddressMessage) -> Option<InterfaceAddress> {
+fn interface_address(message: &AddressMessage) -> Option<NodeInterfaceAddress> {
     let find = |is_local: bool| {
         message.attributes.iter().find_map(|it| match it {
             AddressAttribute::Local(address) if is_local => Some(*address),
@@ -305,7 +307,7 @@ fn interface_address(message: &AddressMessage) -> Option<InterfaceAddress> {
     // Of a point-to-point interface, `Address` is the other side's.
     let address = find(true).or_else(|| find(false))?;
     let (ifindex, prefix_length) = (message.header.index, message.header.prefix_len);
-    Some(InterfaceAddress { address, prefix_length, ifindex })
+    Some(NodeInterfaceAddress { address, prefix_length, ifindex })
 }
 
 fn neighbour(message: &NeighbourMessage) -> Option<((u32, IpAddr), MacAddress)> {

@@ -5,12 +5,12 @@ use std::net::IpAddr;
 
 use l4::{EndpointPlace, MacAddress, PodLink};
 
-/// What netlink tells of this node.
+/// Links, addresses and neighbours of this node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NetworkView {
     /// Links by index.
     pub(super) links: BTreeMap<u32, NodeLink>,
-    pub(super) addresses: Vec<InterfaceAddress>,
+    pub(super) addresses: Vec<NodeInterfaceAddress>,
     /// MAC addresses of neighbours, by interface and address.
     pub(super) neighbours: BTreeMap<(u32, IpAddr), MacAddress>,
     /// Ports of bridges, by bridge and the MAC address behind the port.
@@ -44,7 +44,7 @@ pub(super) enum NodeLinkKind {
 
 /// An address of an interface.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct InterfaceAddress {
+pub(super) struct NodeInterfaceAddress {
     pub(super) address: IpAddr,
     pub(super) prefix_length: u8,
     pub(super) ifindex: u32,
@@ -173,7 +173,7 @@ impl NetworkView {
     }
 }
 
-impl InterfaceAddress {
+impl NodeInterfaceAddress {
     fn full_length(&self) -> u8 {
         if self.address.is_ipv4() { 32 } else { 128 }
     }

@@ -25,7 +25,7 @@ pub(super) struct ServicePlan {
     pub(super) ports: Vec<PlannedPort>,
     /// Addresses of each node.
     pub(super) nodes: BTreeMap<String, Vec<IpAddr>>,
-    pub(super) findings: BTreeSet<Finding>,
+    pub(super) findings: BTreeSet<PlanFinding>,
 }
 
 /// One port of a Service at one address.
@@ -49,7 +49,7 @@ pub(super) struct PlannedEndpoint {
     pub(super) state: EndpointState,
 }
 
-/// Which connections an endpoint gets, the best first.
+/// State of an endpoint by the connections that it gets, the best first.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum EndpointState {
     /// New ones and those that it has.
@@ -62,13 +62,13 @@ pub(super) enum EndpointState {
 
 /// Something that is not served by the data path, and why.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) struct Finding {
+pub(super) struct PlanFinding {
     /// The Service as `namespace/name`, or an address.
     pub(super) object: String,
     pub(super) message: String,
 }
 
-impl Finding {
+impl PlanFinding {
     pub(super) fn new(object: impl ToString, message: impl Into<String>) -> Self {
         Self { object: object.to_string(), message: message.into() }
     }
@@ -92,20 +92,20 @@ pub(super) fn plan(
         let label = format!("{}/{}", name.0, name.1);
         if let Some(reason) = reason_for_proxy(service) {
             left.extend(vips.iter().copied());
-            plan.findings.insert(Finding::new(&label, reason));
+            plan.findings.insert(PlanFinding::new(&label, reason));
             continue;
         }
         let slices = slices.get(&(&*name.0, &*name.1)).map_or(&[][..], Vec::as_slice);
         for vip in vips {
             if let Some(reason) = reason_against_address(*vip, &plan.nodes) {
                 left.insert(*vip);
-                plan.findings.insert(Finding::new(&label, reason));
+                plan.findings.insert(PlanFinding::new(&label, reason));
                 continue;
             }
             for port in &service.spec.ports {
                 let Some(protocol) = protocol(port) else {
                     let message = format!("port {}: its protocol is not served", port.port);
-                    plan.findings.insert(Finding::new(&label, message));
+                    plan.findings.insert(PlanFinding::new(&label, message));
                     continue;
                 };
                 let planned = PlannedPort {
@@ -124,7 +124,7 @@ pub(super) fn plan(
                 let key = (planned.address, protocol as u8);
                 if ports.contains_key(&key) {
                     let message = format!("another Service has {} already", planned.address);
-                    plan.findings.insert(Finding::new(&label, message));
+                    plan.findings.insert(PlanFinding::new(&label, message));
                 } else {
                     ports.insert(key, planned);
                 }
@@ -135,7 +135,7 @@ pub(super) fn plan(
         ports.into_values().partition(|it| !left.contains(&it.address.ip()));
     for port in shared {
         let message = "it shares its address with a Service that the proxy serves";
-        plan.findings.insert(Finding::new(&port.service, message));
+        plan.findings.insert(PlanFinding::new(&port.service, message));
     }
     plan.ports = taken;
     plan
@@ -204,7 +204,7 @@ fn protocol(port: &ServicePort) -> Option<TransportProtocol> {
 fn quic_server_id_length(
     service: &TypedObject<ServiceSpec>,
     protocol: TransportProtocol,
-    findings: &mut BTreeSet<Finding>,
+    findings: &mut BTreeSet<PlanFinding>,
 ) -> Option<u8> {
     let text = service.metadata.annotations.get(QUIC_SERVER_ID_ANNOTATION)?;
     match text.parse() {
@@ -212,7 +212,7 @@ fn quic_server_id_length(
         Ok(_) | Err(_) => {
             let label = format!("{}/{}", service.metadata.namespace, service.metadata.name);
             let message = format!("{QUIC_SERVER_ID_ANNOTATION} must be 1 to 4, is {text:?}");
-            findings.insert(Finding::new(label, message));
+            findings.insert(PlanFinding::new(label, message));
             None
         }
     }

@@ -16,6 +16,9 @@ use crate::network::{Machine, NODES, PATIENCE, POD_PORT, PODS, SERVICE_PORT, Tes
 /// Names of the nodes.
 pub(crate) const NAMES: [&str; 2] = ["l4-test-1", "l4-test-2"];
 
+/// Address of the admin API in the network namespace of a node.
+pub(crate) const ADMIN: &str = "127.0.0.1:9904";
+
 /// An endpoint: the number of its node, and its conditions.
 pub(crate) type TestEndpoint = (usize, &'static str);
 
@@ -63,6 +66,13 @@ impl AgentFiles {
         command.args(["l4", "--node", NAMES[node], "--vxlan-port", "8474", "--pin-folder"]);
         command.arg(self.pins(node)).args(more);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Returns a command that asks the agent of a node about a connection.
+    pub(crate) fn explain(flow: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sheave"));
+        command.args(["l4", "--admin", ADMIN, "--explain", flow]).stdin(Stdio::null());
         command
     }
 

@@ -10,8 +10,11 @@ mod network;
 /// The agent.
 mod agent;
 
-use agent::{AgentFiles, AgentProcess, READY, TERMINATING, has_pins};
-use network::{CLIENT, EchoClient, NODES, TestNetwork, services};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use agent::{ADMIN, AgentFiles, AgentProcess, NAMES, READY, TERMINATING, has_pins};
+use network::{CLIENT, EchoClient, NODES, PODS, TestNetwork, services};
 
 /// Connections of new ports until one reaches a pod: with two endpoints, less than one in 2^40 does not.
 const ATTEMPTS: usize = 40;
@@ -67,6 +70,55 @@ fn pod_of_another_node_is_reached_on_the_same_segment() {
     let agents = files.start_both(&network, &[]);
     wait_for_endpoints(&agents, 4);
     check_all(&mut converse(&network), "b");
+}
+
+#[test]
+fn agent_tells_what_it_serves_and_why() {
+    let Some(network) = TestNetwork::new() else { return };
+    let files = AgentFiles::new(&[(1, READY)]);
+    // Each node has ports of its own.
+    let agents = files.start_both(&network, &["--admin", ADMIN]);
+    wait_for_endpoints(&agents, 4);
+    check_all(&mut converse(&network), "b");
+    for (version, service) in services().into_iter().enumerate() {
+        let client = SocketAddr::new(CLIENT[version].parse().unwrap(), 40_000);
+        let flow = format!("tcp,{client},{service}");
+        let mut command = AgentFiles::explain(&flow);
+        let output = network.nodes[0].run(move || command.output().unwrap());
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        for part in ["default/web", PODS[1][version], NAMES[1], "layer2", "only endpoint"] {
+            assert!(text.contains(part), "{part} in {text:?}, {output:?}");
+        }
+    }
+    for (path, parts) in [
+        ("/readyz", ["200 OK", "ready"].as_slice()),
+        (
+            "/metrics",
+            &[
+                "sheave_l4_service_packets_total{service=\"default/web\",",
+                "sheave_l4_endpoint_connections_total{endpoint=\"10.91.2.2:8080\"}",
+                "sheave_l4_packets_dropped_total{reason=\"no_service\"}",
+            ],
+        ),
+        (
+            "/api/v1/l4",
+            &["\"l4-test-2\":\"layer2\"", "\"10.90.0.100\":\"announced\"", "\"not_served\":[]"],
+        ),
+    ] {
+        let answer = network.nodes[0].run(move || get(path));
+        for part in parts {
+            assert!(answer.contains(part), "{part} in {answer}");
+        }
+    }
+}
+
+/// Returns the answer of the agent of this network namespace.
+fn get(path: &str) -> String {
+    let mut connection = TcpStream::connect(ADMIN).unwrap();
+    write!(connection, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 #[test]

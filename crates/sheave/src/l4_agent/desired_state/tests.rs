@@ -39,7 +39,7 @@ fn places() -> KnownPlaces {
     }
 }
 
-fn messages(findings: &BTreeSet<Finding>) -> Vec<&str> {
+fn messages(findings: &BTreeSet<PlanFinding>) -> Vec<&str> {
     findings.iter().map(|it| &*it.message).collect()
 }
 

@@ -29,7 +29,7 @@ fn view() -> NetworkView {
         (4, link("cni0", NodeLinkKind::Bridge, None)),
         (5, link("port0", NodeLinkKind::Veth, Some(4))),
     ];
-    let address = InterfaceAddress { address: ip("192.0.2.1"), prefix_length: 24, ifindex: 2 };
+    let address = NodeInterfaceAddress { address: ip("192.0.2.1"), prefix_length: 24, ifindex: 2 };
     NetworkView { links: links.into(), addresses: vec![address], ..NetworkView::default() }
 }
 
@@ -112,7 +112,7 @@ fn uplinks_are_named_or_found() {
 #[test]
 fn addresses_alone_are_not_the_node_s_own() {
     let mut view = view();
-    let carried = InterfaceAddress { address: ip("192.0.2.65"), prefix_length: 32, ifindex: 2 };
+    let carried = NodeInterfaceAddress { address: ip("192.0.2.65"), prefix_length: 32, ifindex: 2 };
     view.addresses.push(carried);
     assert_eq!(view.own_addresses().collect::<Vec<_>>(), [ip("192.0.2.1")]);
     assert!(view.is_on_network(2, ip("192.0.2.200")));

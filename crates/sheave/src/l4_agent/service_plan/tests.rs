@@ -65,7 +65,7 @@ fn planned(text: &str) -> String {
             writeln!(lines, "  {address} {} {state:?}", node.as_deref().unwrap_or("-")).unwrap();
         }
     }
-    for Finding { object, message } in plan.findings {
+    for PlanFinding { object, message } in plan.findings {
         writeln!(lines, "! {object}: {message}").unwrap();
     }
     lines
