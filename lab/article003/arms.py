@@ -107,8 +107,8 @@ class SheaveAgents:
 
     def _start(self, name: str) -> Child:
         # The BPF file system with the pinned maps is in a mount namespace of its own, and ends with the process.
-        argv = ["unshare", "--mount", "--", binary("sheave"), "l4"]
-        argv += ["--config", self._objects, "--node", name, "--mode", self._mode, "--uplink", "eth0"]
+        argv = ["unshare", "--mount", "--", binary("sheave"), "l4", "--pin-folder", self._site.folder / f"pins-{name}"]
+        argv += ["--config", self._objects, "--node", name, "--mode", self._mode, "--uplink", "eth0", "--admin", "off"]
         return self._site.nodes[name].start(argv, self._site.folder / f"sheave-{name}.log")
 
     def stop(self) -> None:

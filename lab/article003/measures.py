@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from lab.testbed.hosts import Host
 # Port of the client, to which the other node's pod sends.
 SIDE_PORT = 5202
 PATIENCE_SECONDS = 60.0
+OMITTED_SECONDS = 2
 # A short exchange: the smallest answer.
 EXCHANGE = Request(path="/b/1", answer_bytes=1)
 GIGABYTE = 1e9
@@ -52,25 +53,27 @@ class MeasuredArm:
     site: Site
     path: DataPath
 
-    def stream(self, seconds: float, *, streams: int = 1, download: bool = False) -> StreamReport:
+    def stream(self, seconds: float, *, streams: int = 1) -> StreamReport:
         """Sends as much as possible through the balancer."""
-        words = ["--parallel", streams, *(["--reverse"] if download else [])]
         with self._iperf_server(self.site.pod, POD, IPERF_PORT):
-            return self._iperf(self.site.client, self.path.target, IPERF_PORT, seconds, words)
+            return self._iperf(self.site.client, self.path.target, IPERF_PORT, seconds, ["--parallel", streams])
 
     def busy_download(self, seconds: float) -> tuple[StreamReport, StreamReport]:
         """Receives through the balancer, while the pod of the first node sends to the client too.
 
-        Returns the reports of both.
+        Returns the reports of both, without the time in which they find their rates.
         """
-        side_sender = self.site.pods["node-a"]
-        with self._iperf_server(self.site.client, CLIENT, SIDE_PORT), ExitStack() as stack:
-            argv = _client(CLIENT, SIDE_PORT, seconds + 1, [])
-            log = self.site.folder / "side.log"
-            side = stack.enter_context(side_sender.start(argv, log, piped=True))
-            report = self.stream(seconds, download=True)
-            text = side.stdout.read()
-        return report, _report(text, 0.0, 0.0)
+        words = ["--omit", OMITTED_SECONDS]
+        with (
+            self._iperf_server(self.site.pod, POD, IPERF_PORT),
+            self._iperf_server(self.site.client, CLIENT, SIDE_PORT),
+            self.site.pods["node-a"].start(
+                _client(CLIENT, SIDE_PORT, seconds, words), self.site.folder / "side.log", piped=True
+            ) as side,
+        ):
+            words = [*words, "--reverse"]
+            report = self._iperf(self.site.client, self.path.target, IPERF_PORT, seconds, words)
+            return report, _report(side.stdout.read(), 0.0, 0.0)
 
     def _iperf(self, host: Host, address: str, port: int, seconds: float, words: Sequence[object]) -> StreamReport:
         argv = host.enter_command(_client(address, port, seconds, words))

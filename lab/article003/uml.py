@@ -24,20 +24,22 @@ KERNEL = "linux.uml"
 TOOLS = {KERNEL: "user-mode-linux", "ipvsadm": "ipvsadm", "modprobe": "kmod"}
 MEMORY = "1024M"
 MODULES = (
-    *("veth", "bridge", "vxlan", "sch_tbf", "nf_tables", "nft_compat", "nft_chain_nat", "nft_ct", "nft_masq", "nft_nat"),
-    *("nft_numgen", "nft_reject_ipv4", "nf_conntrack", "iptable_nat", "iptable_filter", "xt_MASQUERADE", "xt_comment"),
-    *("xt_conntrack", "xt_mark", "xt_nat", "xt_addrtype", "xt_tcpudp", "xt_statistic", *ipvs.MODULES),
+    *("veth", "bridge", "vxlan", "sch_tbf", "nf_conntrack", "iptable_nat", "iptable_filter", "xt_MASQUERADE"),
+    *("xt_comment", "xt_conntrack", "xt_mark", "xt_nat", "xt_addrtype", "xt_tcpudp", "xt_statistic", *ipvs.MODULES),
 )
+# Its nf_tables has no IPv4, so iptables is the one with a kernel interface of its own.
+LEGACY = "/usr/sbin/iptables-legacy-restore"
 # Files that the kernel opens on this machine's tree stay as they are: what the lab writes outside is in memory.
 INIT = """\
 #!/bin/sh
-export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={repository} {environment}
+export PATH=/run/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={repository} {environment}
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t tmpfs tmpfs /run
 mount -t devtmpfs devtmpfs /dev 2>/dev/null
 export TMPDIR=/run
-mkdir -p /run/modules/lib/modules
+mkdir -p /run/bin /run/modules/lib/modules
+ln -s {legacy} /run/bin/iptables-restore
 ln -s "/usr/lib/uml/modules/$(uname -r)" "/run/modules/lib/modules/$(uname -r)"
 printf '#!/bin/sh\\nexec modprobe -d /run/modules "$@"\\n' >/run/modprobe
 chmod +x /run/modprobe
@@ -47,7 +49,7 @@ ip link set lo up
 cd {repository}
 {python} -m lab.article003.in_uml {job} >{log} 2>&1
 sync
-/bin/busybox poweroff -f || echo o >/proc/sysrq-trigger
+exec {python} -c 'import ctypes; ctypes.CDLL(None).reboot(0x4321fedc)'
 """
 
 
@@ -80,6 +82,7 @@ def _init_script(job: Path, log: Path) -> str:
     return INIT.format(
         repository=REPOSITORY,
         environment=environment,
+        legacy=LEGACY,
         modules=" ".join(MODULES),
         python=sys.executable,
         job=job,
