@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,17 @@ from typing import Any
 from lab import results
 from lab.article003 import ipvs
 from lab.bench import Bench, Row, print_status
-from lab.child import ChildFailed
+from lab.child import Child, ChildFailed
 from lab.paths import REPOSITORY, SHEAVE_BINARY
 
 KERNEL = "linux.uml"
 TOOLS = {KERNEL: "user-mode-linux", "ipvsadm": "ipvsadm", "modprobe": "kmod"}
 MEMORY = "1024M"
+POLL_SECONDS = 0.2
 MODULES = (
     *("veth", "bridge", "vxlan", "sch_tbf", "nf_conntrack", "iptable_nat", "iptable_filter", "xt_MASQUERADE"),
-    *("xt_comment", "xt_conntrack", "xt_mark", "xt_nat", "xt_addrtype", "xt_tcpudp", "xt_statistic", *ipvs.MODULES),
+    *("xt_comment", "xt_conntrack", "xt_mark", "xt_nat", "xt_addrtype", "xt_tcpudp", "xt_statistic"),
+    *ipvs.MODULES,
 )
 # Its nf_tables has no IPv4, so iptables is the one with a kernel interface of its own.
 LEGACY = "/usr/sbin/iptables-legacy-restore"
@@ -68,8 +70,8 @@ def measure(bench: Bench, case: Mapping[str, Any]) -> list[Row]:
     init.write_text(_init_script(job, log))
     init.chmod(0o755)
     print_status("starting user-mode Linux")
-    _run([KERNEL, f"mem={MEMORY}", "rootfstype=hostfs", "rootflags=/", "rw", "quiet", f"init={init}", "con=null"],
-         folder / "console.txt", case["patience_seconds"])  # fmt: skip
+    options = [f"mem={MEMORY}", "rootfstype=hostfs", "rootflags=/", "rw", "quiet", "con=null", f"init={init}"]
+    _run([KERNEL, *options], folder / "console.txt", case["patience_seconds"])
     raw = folder / "raw.csv"
     if not (folder / "done").is_file() or not raw.is_file():
         end = log.read_text(errors="replace")[-1500:] if log.is_file() else "it has not started"
@@ -91,15 +93,10 @@ def _init_script(job: Path, log: Path) -> str:
 
 
 def _run(argv: Sequence[object], console: Path, seconds: float) -> None:
-    with console.open("wb") as out:
-        try:
-            subprocess.run(
-                ["setpriv", "--pdeathsig", "KILL", "--", *map(str, argv)],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                check=False,
-                timeout=seconds,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise ChildFailed(f"user-mode Linux has not ended after {seconds:.0f} s; see {console.parent}") from error
+    """Runs the kernel until it ends."""
+    deadline = time.monotonic() + seconds
+    with Child(argv, console) as kernel:
+        while kernel.alive():
+            if time.monotonic() > deadline:
+                raise ChildFailed(f"user-mode Linux has not ended after {seconds:.0f} s; see {console.parent}")
+            time.sleep(POLL_SECONDS)
