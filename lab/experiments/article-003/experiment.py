@@ -70,7 +70,10 @@ def measure(bench: Bench, top: HostGroup, cases: Sequence[Mapping[str, Any]], *,
 
 def _chosen_cases(bench: Bench) -> list[dict[str, Any]]:
     chosen = bench.only or bench.settings.get(f"{bench.extent}_variants")
-    return [case for case in bench.settings["cases"] if not chosen or case["id"] in chosen]
+    cases = bench.settings["cases"]
+    if chosen:
+        return [case for case in cases if case["id"] in chosen]
+    return [case for case in cases if bench.extent in case.get("extents", (bench.extent,))]
 
 
 def _able_arms(bench: Bench, cases: Iterable[Mapping[str, Any]]) -> list[str]:
