@@ -36,11 +36,12 @@ def of_busy_download(where: Row, case: str, reports: tuple[StreamReport, StreamR
 
 
 def of_exchanges(where: Row, case: str, report: LoadReport) -> Iterator[Row]:
-    """Yields quantiles of the time of an exchange, and exchanges per second."""
+    """Yields quantiles of the time of an exchange, if there was one, and exchanges per second."""
     counts = {"requests": report.requests, "seconds": report.seconds}
     latencies = (report.latency_p10_us, report.latency_p50_us, report.latency_p99_us)
     for quantile, latency in zip(QUANTILES, latencies, strict=True):
-        yield _row(where, f"{case} {quantile}", latency, MICROSECONDS, **counts)
+        if report.requests:
+            yield _row(where, f"{case} {quantile}", latency, MICROSECONDS, **counts)
     yield _row(where, f"{case} rate", report.requests / report.seconds, RATE, **counts)
 
 

@@ -152,7 +152,7 @@ class Site:
         """Returns the CPU time of all processes of the site."""
         return sum(host.group.cpu_seconds() for host in self.hosts)
 
-    def wait_for(self, address: str, port: int, child: Child | None = None, seconds: float = 30.0) -> None:
+    def wait_for(self, address: str, port: int, child: Child | None = None, seconds: float = 180.0) -> None:
         """Waits until the client can open a connection."""
         argv = self.client.enter_command([sys.executable, "-c", CONNECT, address, port])
         wait_until(lambda: _succeeds(argv), child or self._echo, f"{self.name}: {address}:{port}", seconds)

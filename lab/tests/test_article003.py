@@ -10,8 +10,9 @@ from lab.article003.arms import DATA_PATHS, service_ports
 from lab.article003.figures import figures, inverse, ratios
 from lab.article003.measures import StreamReport
 from lab.article003.services import VIP, services
-from lab.bench import Row
+from lab.bench import Bench, Row
 from lab.figure import Figure
+from lab.load import LoadReport
 
 POD = "10.244.2.2"
 
@@ -107,6 +108,11 @@ class FiguresTest(unittest.TestCase):
             self.assertEqual((row["case"], row["cost"], row["mbit"]), ("stream-1 CPU", cost, 4000.0))
             self.assertEqual(tuple(row), rows.COLUMNS)
 
+    def test_time_without_an_exchange_has_no_quantiles(self) -> None:
+        nothing = LoadReport(0, 0, None, 2.0, 0.0, 0.0, 0.0, 0.0, [0], 0, 0)
+        found = list(rows.of_exchanges({"round": 1, "arm": "a"}, "connect-1", nothing))
+        self.assertEqual([(row["case"], row["cost"]) for row in found], [("connect-1 rate", 0.0)])
+
     def test_every_claim_has_a_case_and_an_arm(self) -> None:
         cases = {case["id"]: case for case in settings()["cases"]}
         for claim in experiment.find("article-003").expectations:
@@ -121,6 +127,13 @@ class SettingsTest(unittest.TestCase):
         for case in settings()["cases"]:
             self.assertLessEqual(set(case["arms"]), arms.keys(), case["id"])
         self.assertLessEqual({arm["balancer"] for arm in arms.values()}, DATA_PATHS.keys())
+
+    def test_only_a_full_run_has_user_mode_linux(self) -> None:
+        found = experiment.find("article-003")
+        for extent, only, expected in (("usual", (), False), ("full", (), True), ("usual", ("uml",), True)):
+            bench = Bench(found, extent, Path(), Path(), only=only)
+            chosen = [case["id"] for case in found.module()._chosen_cases(bench)]
+            self.assertEqual("uml" in chosen, expected, extent)
 
     def test_cases_in_user_mode_linux_exist(self) -> None:
         cases = {case["id"]: case for case in settings()["cases"]}
