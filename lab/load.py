@@ -56,6 +56,7 @@ class LoadReport:
     errors: int
     first_error: str | None
     seconds: float
+    latency_p10_us: float
     latency_p50_us: float
     latency_p99_us: float
     latency_max_us: float

@@ -9,6 +9,8 @@ from lab import costs, timeline
 from lab.article001 import pictures as limits_pictures
 from lab.article001 import rows as limits_rows
 from lab.article002 import pictures, rows
+from lab.article003 import pictures as ways_pictures
+from lab.article003 import rows as ways_rows
 from lab.article004 import pictures as loads_pictures
 from lab.article004 import rows as loads_rows
 from lab.autoscale import days
@@ -54,6 +56,8 @@ def _draw(folder: Path, experiment: Experiment) -> Path:
         return pictures.draw(folder, experiment.titles)
     if limits_rows.has_format(folder / "raw.csv"):
         return limits_pictures.draw(folder, experiment.titles)
+    if ways_rows.has_format(folder / "raw.csv"):
+        return ways_pictures.draw(folder, experiment.title)
     if loads_rows.has_format(folder / "raw.csv"):
         return loads_pictures.draw(folder, experiment.titles)
     if waits_rows.has_format(folder / "raw.csv"):

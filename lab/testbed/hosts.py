@@ -44,7 +44,11 @@ class Host:
         self, argv: Sequence[object], log: Path, *, piped: bool = False, env: Mapping[str, str] | None = None
     ) -> Child:
         """Starts a process on this host."""
-        return Child(self.group.enter_command([*self._enter_command(), *argv]), log, piped=piped, env=env)
+        return Child(self.enter_command(argv), log, piped=piped, env=env)
+
+    def enter_command(self, argv: Sequence[object]) -> list[object]:
+        """Returns a command that runs on this host."""
+        return self.group.enter_command([*self._enter_network(), *argv])
 
     def configure(self, *commands: str) -> None:
         """Runs commands of `ip` on this host."""
@@ -52,17 +56,21 @@ class Host:
 
     def run(self, argv: Sequence[str], text: str) -> None:
         """Runs a setup command on this host with an input."""
-        run_on_node([*self._enter_command(), *argv], text)
+        run_on_node([*self._enter_network(), *argv], text)
 
     def remove(self) -> None:
         """Kills all processes, which removes the namespace. Removes the link first, because the kernel removes it only
         later.
         """
         _ip(f"link delete {self.name}", node=self._node)
+        self.end()
+
+    def end(self) -> None:
+        """Kills all processes. The kernel then removes the namespace with its links, at a time of its own."""
         self.group.remove()
         self._pause.stop()
 
-    def _enter_command(self) -> list[str]:
+    def _enter_network(self) -> list[str]:
         return ["nsenter", f"--net=/proc/{self.pid}/ns/net", "--"]
 
 

@@ -1,4 +1,4 @@
-"""kube-proxy's rules in iptables mode for one Service's ports, and their replacement.
+"""kube-proxy's rules in iptables mode for the ports of Services with the same pods, and their replacement.
 
 Chain names have kube-proxy's hashes, so that the rules can be compared with the output of `iptables-save` on a cluster.
 """
@@ -76,6 +76,8 @@ class ServicePort:
     transport: Literal["tcp", "udp"] = "tcp"
     # Local sends NodePort traffic to pods of its node and keeps the client's address; Cluster sends it to any pod.
     external_traffic_policy: Literal["Cluster", "Local"] = "Cluster"
+    # Address of a Service of type LoadBalancer.
+    load_balancer_address: str | None = None
 
     @property
     def match(self) -> str:
@@ -105,6 +107,11 @@ class KubeProxy:
         self._restore(_tables(rules(self._services, pods, local), sorted(self._chains - chains)))
         self._chains = chains
 
+    def set_services(self, services: Sequence[ServicePort], pods: Sequence[str]) -> None:
+        """Replaces the Services too."""
+        self._services = services
+        self.set_endpoints(pods)
+
     def _restore(self, text: str) -> None:
         self._run(["iptables-restore", "--wait", "5", "--noflush"], text)
 
@@ -131,6 +138,7 @@ def _dispatch(service: ServicePort, pods: Sequence[str], local: Sequence[str]) -
     address = f'-m comment --comment "{service.name} cluster IP" {service.match} -d {service.address}'
     written = [
         f"-A KUBE-SERVICES {address} --dport {service.port} -j {chain}",
+        *_load_balancer_rules(service),
         f"-A KUBE-NODEPORTS {name} {service.match} --dport {service.node_port} -j {external}",
         *_external_rules(service, local),
         f"-A {chain} {address} --dport {service.port} ! -s {service.cluster_subnet} -j KUBE-MARK-MASQ",
@@ -143,8 +151,16 @@ def _dispatch(service: ServicePort, pods: Sequence[str], local: Sequence[str]) -
     return tuple(written)
 
 
+def _load_balancer_rules(service: ServicePort) -> tuple[str, ...]:
+    """Returns the rule for traffic to the address of the load balancer, if there is one."""
+    if not service.load_balancer_address:
+        return ()
+    match = f'-m comment --comment "{service.name} loadbalancer IP" {service.match} -d {service.load_balancer_address}'
+    return (f"-A KUBE-SERVICES {match} --dport {service.port} -j {_service_chain(service, 'EXT')}",)
+
+
 def _external_rules(service: ServicePort, local: Sequence[str]) -> tuple[str, ...]:
-    """Returns the rules for NodePort traffic."""
+    """Returns the rules for traffic from outside: to the NodePort, and to the address of the load balancer."""
     chain, external = _service_chain(service, "SVC"), _service_chain(service, "EXT")
     if service.external_traffic_policy == "Cluster":
         masquerade = f'-m comment --comment "masquerade traffic for {service.name} external destinations"'

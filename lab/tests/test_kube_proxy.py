@@ -1,6 +1,7 @@
 """kube-proxy's rules: chain names, probabilities, and removal of stale chains."""
 
 import unittest
+from dataclasses import replace
 
 from lab.testbed.conntrack import established
 from lab.testbed.kube_proxy import ServicePort, _hash, rules
@@ -36,6 +37,14 @@ class RulesTest(unittest.TestCase):
         leading = [rule for rule in several if "-j DNAT" in rule]
         self.assertTrue(leading[0].endswith("-m tcp -p tcp -j DNAT --to-destination 10.42.0.11:5080"))
         self.assertTrue(leading[1].endswith("-m udp -p udp -j DNAT --to-destination 10.42.0.11:5443"))
+
+    def test_address_of_the_load_balancer_is_external_traffic(self) -> None:
+        balanced = replace(SERVICE, load_balancer_address="192.0.2.80")
+        chain = f"KUBE-EXT-{_hash('default/app:httptcp')}"
+        found = [rule for rule in rules([balanced], ["10.42.0.11"])["nat"] if "192.0.2.80" in rule]
+        self.assertEqual(len(found), 1)
+        self.assertTrue(found[0].startswith('-A KUBE-SERVICES -m comment --comment "default/app:http loadbalancer IP"'))
+        self.assertTrue(found[0].endswith(f"-m tcp -p tcp -d 192.0.2.80 --dport 80 -j {chain}"))
 
     def test_service_without_endpoints_is_refused(self) -> None:
         tables = rules([SERVICE], ())

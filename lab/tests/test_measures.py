@@ -20,7 +20,7 @@ def bench(name: str) -> Bench:
 
 def report(requests: int = 1000, errors: int = 0) -> LoadReport:
     first_error = "status 500" if errors else None
-    return LoadReport(requests, errors, first_error, 2.0, 100.0, 900.0, 1000.0, [requests], 10_000_000, 0)
+    return LoadReport(requests, errors, first_error, 2.0, 50.0, 100.0, 900.0, 1000.0, [requests], 10_000_000, 0)
 
 
 class ProxyCostTest(unittest.TestCase):

@@ -226,6 +226,7 @@ pub(crate) struct LoadReport {
     /// Text of the first error, if there was one.
     pub(crate) first_error: Option<String>,
     pub(crate) seconds: f64,
+    pub(crate) latency_p10_us: f64,
     pub(crate) latency_p50_us: f64,
     pub(crate) latency_p99_us: f64,
     pub(crate) latency_max_us: f64,

@@ -69,6 +69,7 @@ impl SuccessCounter {
             errors: errors.count,
             first_error: errors.first,
             seconds: span.length.as_secs_f64(),
+            latency_p10_us: self.latencies.quantile_us(0.1),
             latency_p50_us: self.latencies.quantile_us(0.5),
             latency_p99_us: self.latencies.quantile_us(0.99),
             latency_max_us: self.latencies.quantile_us(1.0),
