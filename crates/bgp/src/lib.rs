@@ -27,7 +27,7 @@ mod speaker;
 pub use report::{PeerCounts, PeerReport};
 pub use rustbgpd_fsm::SessionState;
 pub use settings::{
-    Community, InvalidPassword, Password, PeerSettings, RouteAttributes, RouteTable,
+    BgpCommunity, InvalidPassword, PeerSettings, RouteAttributes, RouteTable, SessionPassword,
     SpeakerIdentity,
 };
-pub use speaker::Speaker;
+pub use speaker::BgpSpeaker;

@@ -26,16 +26,16 @@ pub struct PeerSettings {
     pub address: IpAddr,
     /// Port of the router.
     pub port: u16,
-    /// AS of the router.
+    /// Number of the router's AS.
     pub peer_asn: u32,
-    /// AS of this node.
+    /// Number of this node's AS.
     pub local_asn: u32,
     /// Proposed hold time in seconds, at least 3.
     pub hold_time: u16,
     /// Address of this node from which the session is opened; `None`: the kernel chooses it.
     pub source: Option<IpAddr>,
     /// Password of the TCP connection (RFC 2385).
-    pub password: Option<Password>,
+    pub password: Option<SessionPassword>,
     /// True if the router of another AS may be more than one hop away.
     pub is_multihop: bool,
     /// True if only packets of a router that is one hop away are accepted (RFC 5082).
@@ -51,13 +51,13 @@ impl PeerSettings {
 
 /// A password of TCP. `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Password(Vec<u8>);
+pub struct SessionPassword(Vec<u8>);
 
 /// A password that the kernel does not take: it is empty, or longer than 80 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidPassword;
 
-impl Password {
+impl SessionPassword {
     /// Checks the length of a password.
     ///
     /// # Errors
@@ -72,9 +72,9 @@ impl Password {
     }
 }
 
-impl fmt::Debug for Password {
+impl fmt::Debug for SessionPassword {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Password")
+        f.write_str("SessionPassword")
     }
 }
 
@@ -82,14 +82,14 @@ impl fmt::Debug for Password {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RouteAttributes {
     /// Communities, in the order in which they are sent.
-    pub communities: Vec<Community>,
+    pub communities: Vec<BgpCommunity>,
     /// Local preference, for routers of the same AS alone; `None`: 100.
     pub local_preference: Option<u32>,
 }
 
 /// A community of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Community {
+pub enum BgpCommunity {
     /// RFC 1997: an AS and a number.
     Standard(u16, u16),
     /// RFC 8092: an AS and two numbers.

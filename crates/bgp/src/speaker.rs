@@ -22,7 +22,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Announces routes to routers. Needs a running tokio runtime.
-pub struct Speaker {
+pub struct BgpSpeaker {
     identity: SpeakerIdentity,
     routes: Sender<RouteTable>,
     peers: BTreeMap<String, PeerHandle>,
@@ -36,7 +36,7 @@ struct PeerHandle {
     task: JoinHandle<()>,
 }
 
-impl Speaker {
+impl BgpSpeaker {
     /// Returns a speaker without routers.
     #[must_use]
     pub fn new(identity: SpeakerIdentity) -> Self {

@@ -11,7 +11,7 @@ use rustbgpd_wire::update::{Ipv4UnicastMode, UpdateMessage};
 use rustbgpd_wire::{Afi, EncodeError, Safi};
 
 use crate::next_hop::NextHops;
-use crate::settings::{Community, PeerSettings, RouteAttributes, RouteTable};
+use crate::settings::{BgpCommunity, PeerSettings, RouteAttributes, RouteTable};
 
 /// Routes in one message: with their communities they fit into the 4096 bytes of a message.
 const ROUTES_PER_MESSAGE: usize = 100;
@@ -115,10 +115,10 @@ impl UpdateContext {
         let (mut standard, mut large) = (Vec::new(), Vec::new());
         for community in &of.communities {
             match *community {
-                Community::Standard(asn, number) => {
+                BgpCommunity::Standard(asn, number) => {
                     standard.push(u32::from(asn) << 16 | u32::from(number));
                 }
-                Community::Large(asn, first, second) => {
+                BgpCommunity::Large(asn, first, second) => {
                     large.push(LargeCommunity::new(asn, first, second));
                 }
             }
@@ -215,7 +215,10 @@ mod tests {
     #[test]
     fn routes_of_both_families_are_announced_with_their_attributes() {
         let attributes = RouteAttributes {
-            communities: vec![Community::Standard(65000, 7), Community::Large(4_200_000_001, 1, 2)],
+            communities: vec![
+                BgpCommunity::Standard(65000, 7),
+                BgpCommunity::Large(4_200_000_001, 1, 2),
+            ],
             local_preference: Some(200),
         };
         let wanted = table(&["192.0.2.1", "192.0.2.2", "2001:db8::1"], &attributes);
@@ -251,7 +254,7 @@ mod tests {
         let (plain, other) = (
             RouteAttributes::default(),
             RouteAttributes {
-                communities: vec![Community::Standard(1, 1)],
+                communities: vec![BgpCommunity::Standard(1, 1)],
                 ..RouteAttributes::default()
             },
         );

@@ -7,7 +7,7 @@
 mod address_range;
 /// The AddressPools of a cluster, and what of them can be assigned.
 mod pools;
-/// How addresses are announced.
+/// Announcement of addresses.
 mod announcement;
 /// Requests of a Service.
 mod request;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-pub use announcement::{Announcement, BgpAttributes, BgpRouter, bgp_routers};
+pub use announcement::{AddressAnnouncement, BgpAttributes, BgpRouter, bgp_routers};
 pub use assign::assign;
 pub use request::is_node_local;
 pub use status::status_update;
@@ -75,8 +75,8 @@ pub struct ReservedAddresses<'a> {
 pub struct ServiceAddresses {
     /// The Services that Sheave serves, with or without addresses.
     pub services: BTreeMap<ServiceName, ServiceAssignment>,
-    /// How each assigned address is announced, if a pool that can be read has it.
-    pub announcements: BTreeMap<IpAddr, Announcement>,
+    /// Announcement of each assigned address, if a pool that can be read has it.
+    pub announcements: BTreeMap<IpAddr, AddressAnnouncement>,
     /// Addresses of pools that cannot be assigned, and why.
     pub pools: PoolFindings,
 }

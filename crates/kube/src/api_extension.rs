@@ -1,4 +1,4 @@
-//! What an extension API server asks the API server: how its proxy authenticates, what a user may do, and that requests
+//! Questions of an extension API server to the API server: how its proxy authenticates, what a user may do, and that requests
 //! for a group are sent here.
 //!
 //! Source: Kubernetes' aggregation layer, "Configure the Aggregation Layer".
@@ -63,7 +63,7 @@ pub enum ApiExtensionError {
     },
 }
 
-/// User whom the API server has authenticated.
+/// User that the API server has authenticated.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ApiUser {
     /// Name.

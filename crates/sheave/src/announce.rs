@@ -12,7 +12,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::Context;
-use bgp::{Speaker, SpeakerIdentity};
+use bgp::{BgpSpeaker, SpeakerIdentity};
 use gateway::load_balancer::BgpRouter;
 use gateway::objects::GATEWAY_CONTROLLER;
 use kube::{AnnouncerConfig, ClusterClient, EndpointCountsByAddress};
@@ -112,7 +112,7 @@ async fn start_routing(
     drop(tokio::spawn(resolver.run(routers_wanted, resolved)));
     let router_id =
         flags.router_id.or_else(kube::lowest_link_address).unwrap_or(Ipv4Addr::LOCALHOST);
-    let speaker = Speaker::new(SpeakerIdentity { router_id });
+    let speaker = BgpSpeaker::new(SpeakerIdentity { router_id });
     let node = announcing.node.clone();
     let events = cluster.record_process_events(GATEWAY_CONTROLLER, &node);
     let announcer = RouteAnnouncer::new(speaker, flags.withdraw_delay, reports, (events, node));

@@ -11,7 +11,7 @@ use std::time::Duration;
 use gateway::address_pool;
 use gateway::ingress::{self, ServedIngress};
 use gateway::load_balancer::{
-    self, Announcement, LoadBalancerSettings, PoolFindings, ReservedAddresses,
+    self, AddressAnnouncement, LoadBalancerSettings, PoolFindings, ReservedAddresses,
 };
 use gateway::managed_services::{self, DesiredService, ManagedServices, TargetPortMap};
 use gateway::objects::{
@@ -55,8 +55,8 @@ pub(crate) struct ClusterSource {
     assigned_addresses: StatusAddresses,
     /// Addresses assigned to Services last.
     service_addresses: StatusAddresses,
-    /// How these are announced, as far as it is known: a pool may have become unreadable since.
-    announcements: BTreeMap<IpAddr, Announcement>,
+    /// Announcement of these, as far as it is known: a pool may have become unreadable since.
+    announcements: BTreeMap<IpAddr, AddressAnnouncement>,
     /// Findings of AddressPools at the last assignment.
     pool_findings: PoolFindings,
     /// Target ports assigned to the ports of Gateways last; the Service that shows them may not have arrived yet.

@@ -10,7 +10,7 @@ mod external_metric;
 mod label_selector;
 /// The user of a request.
 mod front_proxy;
-/// Which users may read metrics.
+/// Access of users.
 mod access;
 /// TLS connections.
 mod tls_listener;
@@ -46,7 +46,7 @@ use upkeep::{ApiService, ApiUpkeep, ServingCertificates};
 /// Time from the first byte of a request until its response begins.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the API needs of the cluster.
+/// Parts of the cluster that the API needs.
 pub(crate) struct MetricsApiCluster {
     pub(crate) client: ClusterClient,
     /// Secret with the authorities of the API's certificate.

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use gateway::ObjectProblem;
 use gateway::addresses::EndpointsByNode;
-use gateway::load_balancer::{Announcement, BgpRouter, LoadBalancerService};
+use gateway::load_balancer::{AddressAnnouncement, BgpRouter, LoadBalancerService};
 use gateway::managed_services::DesiredService;
 use gateway::objects::GatewayName;
 use gateway::status::ResourceStatus;
@@ -74,8 +74,8 @@ pub(crate) struct ProcessReport {
     pub(crate) transparent_services: Arc<[TransparentService]>,
     /// Services of type LoadBalancer that are served.
     pub(crate) load_balancers: Arc<[LoadBalancerService]>,
-    /// How the addresses of these Services are announced.
-    pub(crate) announcements: Arc<BTreeMap<IpAddr, Announcement>>,
+    /// Announcement of the addresses of these Services.
+    pub(crate) announcements: Arc<BTreeMap<IpAddr, AddressAnnouncement>>,
     /// Routers to which routes to addresses are announced.
     pub(crate) bgp_routers: Arc<[BgpRouter]>,
     /// Name of this node, for the addresses that only nodes with endpoints carry; empty if unknown.

@@ -1,3 +1,5 @@
+//! Tests of connections, over sockets.
+
 use rustbgpd_wire::{Message, encode_message};
 use tokio::io::duplex;
 use tokio::sync::watch::channel;

@@ -1,3 +1,5 @@
+//! Tests of sessions, without sockets.
+
 use proptest::prelude::*;
 use rustbgpd_wire::notification::cease_subcode;
 use rustbgpd_wire::{RouteRefreshMessage, UpdateMessage};

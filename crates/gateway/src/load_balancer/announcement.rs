@@ -1,4 +1,4 @@
-//! How the addresses of AddressPools are announced, and to which routers.
+//! Announcement of the addresses of AddressPools, and the routers that learn of them.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use crate::objects::{
     AddressPoolSpec, AnnouncementMethod, ApiObject, BgpPeerSpec, RouteCommunity, TypedObject,
 };
 
-/// How an address is announced.
+/// Way in which an address is announced.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Announcement {
+pub enum AddressAnnouncement {
     /// One node at a time carries it and announces it on the link.
     Layer2,
     /// Every node that serves it announces a route to it.
@@ -36,7 +36,7 @@ pub struct BgpRouter {
     pub spec: BgpPeerSpec,
 }
 
-impl Announcement {
+impl AddressAnnouncement {
     /// Returns how the addresses of a pool are announced.
     pub(super) fn of(pool: &AddressPoolSpec) -> Self {
         match pool.announcement() {
@@ -98,8 +98,8 @@ mod tests {
             local_preference: None,
         };
         let expected: BTreeMap<IpAddr, _> = [
-            ([192, 0, 2, 1].into(), Announcement::Layer2),
-            ([198, 51, 100, 1].into(), Announcement::Bgp(attributes)),
+            ([192, 0, 2, 1].into(), AddressAnnouncement::Layer2),
+            ([198, 51, 100, 1].into(), AddressAnnouncement::Bgp(attributes)),
         ]
         .into();
         assert_eq!(assignment.announcements, expected);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::address_range::AddressRange;
-use super::announcement::Announcement;
+use super::announcement::AddressAnnouncement;
 use super::{PoolFindings, ReservedAddresses, ServiceFinding};
 use crate::address_pool::IpFamily;
 use crate::objects::{
@@ -131,10 +131,10 @@ impl<'a> ServicePools<'a> {
     }
 
     /// Returns how an address is announced, if a pool has it.
-    pub(super) fn announcement(&self, address: IpAddr) -> Option<Announcement> {
+    pub(super) fn announcement(&self, address: IpAddr) -> Option<AddressAnnouncement> {
         let has =
             |pool: &&ServicePool<'_>| pool.ranges.iter().any(|free| free.range.contains(address));
-        self.pools.iter().find(has).map(|pool| Announcement::of(pool.spec))
+        self.pools.iter().find(has).map(|pool| AddressAnnouncement::of(pool.spec))
     }
 
     /// Returns the names of those pools that have addresses of a family.

@@ -24,7 +24,7 @@ pub struct AddressPoolSpec {
     pub service_selector: Option<LabelSelector>,
     /// False if only Services that request an address of the pool get one. Default: true.
     pub auto_assign: Option<bool>,
-    /// How nodes announce the addresses: `Layer2` or `BGP`, one of them. With `Layer2`, one node at a time carries an
+    /// Way in which nodes announce the addresses: `Layer2` or `BGP`, one of them. With `Layer2`, one node at a time carries an
     /// address and announces it on its link. With `BGP`, every node that serves an address announces a route to it to
     /// the routers of all BgpPeers. Default: `Layer2`.
     #[schemars(length(min = 1, max = 1))]
@@ -37,7 +37,7 @@ pub struct AddressPoolSpec {
     pub local_preference: Option<u32>,
 }
 
-/// How nodes announce an address.
+/// Way in which nodes announce an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum AnnouncementMethod {
     /// One node at a time carries the address and announces it on its link by ARP and Neighbor Discovery.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use gateway::addresses::EndpointsByNode;
-use gateway::load_balancer::{Announcement, BgpAttributes, BgpRouter};
+use gateway::load_balancer::{AddressAnnouncement, BgpAttributes, BgpRouter};
 use proxy::ListenerView;
 use serde::{Deserialize, Serialize};
 
@@ -54,10 +54,10 @@ impl AddressesResponse {
         for (address, counts) in served_addresses(report, bound) {
             let address = *address;
             match report.announcements.get(&address) {
-                Some(Announcement::Bgp(attributes)) => {
+                Some(AddressAnnouncement::Bgp(attributes)) => {
                     routes.push(AddressRoute { address, attributes: attributes.clone() });
                 }
-                Some(Announcement::Layer2) | None => {
+                Some(AddressAnnouncement::Layer2) | None => {
                     let endpoints = counts_by_node(counts, &report.nodes);
                     addresses.push(AddressEndpoints { address, endpoints });
                 }
@@ -132,7 +132,7 @@ mod tests {
             communities: vec![RouteCommunity::Standard(65000, 1)],
             local_preference: Some(200),
         };
-        let announcement = Announcement::Bgp(attributes.clone());
+        let announcement = AddressAnnouncement::Bgp(attributes.clone());
         let report = ProcessReport {
             endpoint_counts: Arc::new(addresses.map(|it| (it, EndpointsByNode::new())).into()),
             announcements: Arc::new([(addresses[0], announcement)].into()),

@@ -6,7 +6,7 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use bgp::{Community, PeerReport, PeerSettings, RouteAttributes, RouteTable, Speaker};
+use bgp::{BgpCommunity, BgpSpeaker, PeerReport, PeerSettings, RouteAttributes, RouteTable};
 use gateway::load_balancer::BgpAttributes;
 use gateway::objects::RouteCommunity;
 use kube::{EventObject, EventRecorder, EventReporter, ObjectEvent};
@@ -23,7 +23,7 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// The addresses of this node that are announced by BGP.
 pub(super) struct RouteAnnouncer {
-    pub(super) speaker: Speaker,
+    pub(super) speaker: BgpSpeaker,
     /// Time from a withdrawal until the address is removed, and until sessions end.
     pub(super) withdraw_delay: Duration,
     pub(super) reports: Sender<Vec<PeerReport>>,
@@ -44,7 +44,7 @@ struct InstalledAddress {
 
 impl RouteAnnouncer {
     pub(super) fn new(
-        speaker: Speaker,
+        speaker: BgpSpeaker,
         withdraw_delay: Duration,
         reports: Sender<Vec<PeerReport>>,
         (events, node): (EventRecorder, String),
@@ -174,8 +174,8 @@ fn remove(address: IpAddr) {
 
 fn attributes(of: &BgpAttributes) -> RouteAttributes {
     let community = |community: &RouteCommunity| match *community {
-        RouteCommunity::Standard(asn, number) => Community::Standard(asn, number),
-        RouteCommunity::Large(asn, first, second) => Community::Large(asn, first, second),
+        RouteCommunity::Standard(asn, number) => BgpCommunity::Standard(asn, number),
+        RouteCommunity::Large(asn, first, second) => BgpCommunity::Large(asn, first, second),
     };
     RouteAttributes {
         communities: of.communities.iter().map(community).collect(),

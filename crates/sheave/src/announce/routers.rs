@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bgp::{Password, PeerSettings};
+use bgp::{PeerSettings, SessionPassword};
 use gateway::load_balancer::BgpRouter;
 use gateway::objects::BgpPeerSpec;
 use kube::ClusterClient;
@@ -24,7 +24,7 @@ pub(super) struct RouterResolver {
     /// Labels of the node, once the API server has told them.
     pub(super) labels: Option<BTreeMap<String, String>>,
     /// Passwords by the names of their Secrets, as last read.
-    pub(super) passwords: BTreeMap<String, Password>,
+    pub(super) passwords: BTreeMap<String, SessionPassword>,
     /// Errors that were logged last.
     pub(super) logged: Vec<String>,
 }
@@ -89,10 +89,10 @@ impl RouterResolver {
     }
 
     /// Returns the password of a router. If it cannot be read now, the one that was read before is used.
-    async fn password(&mut self, spec: &BgpPeerSpec) -> Result<Option<Password>, String> {
+    async fn password(&mut self, spec: &BgpPeerSpec) -> Result<Option<SessionPassword>, String> {
         let Some(secret) = &spec.password_secret else { return Ok(None) };
         let read = self.cluster.password(&self.namespace, secret).await.and_then(|bytes| {
-            Password::new(bytes).map_err(|_invalid| {
+            SessionPassword::new(bytes).map_err(|_invalid| {
                 format!("the password in Secret {secret} has not 1 to 80 bytes")
             })
         });
@@ -111,7 +111,11 @@ fn needs_cluster(router: &BgpRouter) -> bool {
 }
 
 /// Returns the settings of a session; `None` for a spec that is not valid.
-fn settings(name: &str, spec: &BgpPeerSpec, password: Option<Password>) -> Option<PeerSettings> {
+fn settings(
+    name: &str,
+    spec: &BgpPeerSpec,
+    password: Option<SessionPassword>,
+) -> Option<PeerSettings> {
     let source = match &spec.source_address {
         Some(source) => Some(source.parse().ok()?),
         None => None,

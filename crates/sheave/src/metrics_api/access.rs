@@ -1,4 +1,4 @@
-//! Which users may read metrics: the API server decides, and its decisions are kept for a short time.
+//! Access of users to metrics: the API server decides, and its decisions are kept for a short time.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

@@ -88,7 +88,7 @@ async fn accept(
         let Some(config) = configs.borrow().clone() else { continue };
         let sender = sender.clone();
         tokio::spawn(async move {
-            // A client that does not finish its handshake is not worth a log line: anybody can be one.
+            // A client that does not finish its handshake is not worth a log line: any machine can be one.
             if let Ok(stream) = TlsAcceptor::from(config).accept(connection).await {
                 drop(sender.send((stream, address)).await);
             }
