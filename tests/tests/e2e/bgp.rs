@@ -11,7 +11,7 @@ mod router;
 mod broken_router;
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::ensure;
 use rustix::process::Signal;
@@ -21,6 +21,7 @@ use tests::Result;
 use network::Network;
 use node::Node;
 use router::{HOLD_TIME, Router, RouterOptions};
+use tokio::time::Instant;
 
 pub(crate) const V4: &str = "192.0.2.1";
 pub(crate) const V6: &str = "2001:db8::1";

@@ -20,7 +20,7 @@ fn secret(number: u64) -> KeySecret {
 }
 
 fn number(secret: &KeySecret) -> u64 {
-    u64::from_be_bytes(*secret.bytes().first_chunk().unwrap())
+    u64::from_be_bytes(*secret.bytes().first_chunk().expect("a key has eight bytes or more"))
 }
 
 fn offer(number: u64, age: Duration) -> KeyOffer {
@@ -84,7 +84,9 @@ impl Replicas {
         let Some(message) = self.sets[from].message(milli(self.now)) else { return };
         for to in 0..self.sets.len() {
             if to != from && !self.cut_off[from] && !self.cut_off[to] {
-                self.sets[to].receive(&message, milli(self.now)).unwrap();
+                self.sets[to]
+                    .receive(&message, milli(self.now))
+                    .expect("a message of a set is accepted");
             }
         }
     }

@@ -3,6 +3,7 @@
 //! A virtual address is taken as a whole or left to the proxy as a whole: the programs drop what comes to a port of it
 //! that they do not know.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
@@ -122,11 +123,12 @@ pub(super) fn plan(
                     endpoints: endpoints(service, port, vip.is_ipv4(), slices, this_node),
                 };
                 let key = (planned.address, protocol as u8);
-                if ports.contains_key(&key) {
-                    let message = format!("another Service has {} already", planned.address);
-                    plan.findings.insert(PlanFinding::new(&label, message));
-                } else {
-                    ports.insert(key, planned);
+                match ports.entry(key) {
+                    Entry::Vacant(free) => _ = free.insert(planned),
+                    Entry::Occupied(_) => {
+                        let message = format!("another Service has {} already", planned.address);
+                        plan.findings.insert(PlanFinding::new(&label, message));
+                    }
                 }
             }
         }

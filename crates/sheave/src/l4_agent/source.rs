@@ -13,7 +13,7 @@ use crate::flags::L4Flags;
 
 /// A source of Services, EndpointSlices and Nodes.
 pub(super) enum ObjectSource {
-    Files(FileSource),
+    Files(Box<FileSource>),
     Cluster(ServiceObjects),
 }
 
@@ -36,7 +36,7 @@ impl ObjectSource {
                 "cannot watch files: {error}; `sysctl fs.inotify` shows the limits"
             ))
         })?;
-        Ok(Self::Files(files))
+        Ok(Self::Files(Box::new(files)))
     }
 
     /// Waits until there is something to load. Cancel-safe.

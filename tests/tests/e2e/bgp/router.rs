@@ -6,11 +6,12 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use tests::configuration::TempDirectory;
 use tests::waiting::PATIENCE;
+use tokio::time::Instant;
 
 use super::network::{Machine, Network};
 

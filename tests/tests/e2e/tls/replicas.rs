@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::ensure;
 use rustls::version::{TLS12, TLS13};
@@ -16,7 +16,7 @@ use tests::{
     ConfigDirectory, Endpoint, EndpointBehaviour, Http1TestClient, Result, SheaveProcess,
     eventually, objects,
 };
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::leased_slots::{loopback_addresses, metric, wait_for_peers};
 
