@@ -3,7 +3,7 @@
 //! A bucket holds tokens. A request takes one; if there is none, it is refused. Each of several
 //! replicas has a part of every bucket: a part of its refill and of its burst, and the parts add up
 //! to the whole. So together they never admit more than the limit. Tokens that a replica does not
-//! need go to replicas that refuse requests ([`TokenExchange`]). A token is taken out of one bucket
+//! need go to replicas that refuse requests (`TokenExchange`). A token is taken out of one bucket
 //! before it is put into another, so that no delay, loss or repetition of messages, and no crash,
 //! makes a second token of it.
 //!

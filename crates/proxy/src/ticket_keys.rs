@@ -15,7 +15,7 @@ use crate::control::Proxy;
 /// Interval at which keys are offered again, to replicas that have missed a message or are new.
 const OFFER_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The exchange of keys with other replicas. The times of keys are those of [`clock::since_boot`]; the time that is
+/// The exchange of keys with other replicas. The times of keys are those of `clock::since_boot`; the time that is
 /// handed in is for messages.
 pub struct TicketKeyExchange {
     ring: Arc<TicketKeyRing>,

@@ -1,4 +1,4 @@
-//! Exchange of tokens with other replicas: the data plane's side of [`TokenExchange`].
+//! Exchange of tokens with other replicas: the data plane's side of `TokenExchange`.
 //!
 //! The thread of the leases owns it. No request waits for it: it takes the same locks as requests, for as short a time.
 
