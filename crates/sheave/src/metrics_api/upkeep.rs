@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::{ApiExtensionError, ClusterClient, FrontProxySettings};
+use kube::{ClusterClient, FrontProxySettings};
 use rustls::ServerConfig;
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -105,10 +105,8 @@ impl ApiUpkeep {
         self.settings.send_replace(Some(settings));
         self.configs.send_replace(Some(config));
         let ApiService { namespace, name } = &self.service;
-        let registered: Result<(), ApiExtensionError> = self
-            .client
-            .register_api(&format!("{VERSION}.{GROUP}"), namespace, name, &certificate.bundle)
-            .await;
-        Ok(registered?)
+        let api_service = format!("{VERSION}.{GROUP}");
+        self.client.register_api(&api_service, namespace, name, &certificate.bundle).await?;
+        Ok(())
     }
 }
