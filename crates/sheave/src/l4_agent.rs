@@ -32,13 +32,13 @@ use anyhow::Context;
 use l4::{DataPathConfig, L4Error};
 use rustix::fs::statfs;
 use tokio::runtime;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::admin::{self, BoundedListener, ServedHosts};
 use crate::failure::Failure;
 use crate::flags::{AdminAddress, L4Flags};
 use crate::log;
+use crate::signals::{ProcessSignals, SignalRequest};
 use agent::{AgentConfig, AgentError, L4Agent};
 use agent_api::{AgentState, SharedState};
 use netlink::NetworkChanges;
@@ -80,7 +80,7 @@ fn lock(state: &SharedState) -> MutexGuard<'_, AgentState> {
 }
 
 async fn serve(flags: L4Flags) -> Result<(), Failure> {
-    let mut signals = AgentSignals::new().context("cannot handle signals")?;
+    let mut signals = ProcessSignals::new().context("cannot handle signals")?;
     let node = flags.node_name();
     let config = AgentConfig {
         node: node.clone(),
@@ -149,7 +149,7 @@ async fn serve(flags: L4Flags) -> Result<(), Failure> {
 async fn follow(
     state: &SharedState,
     source: &mut ObjectSource,
-    signals: &mut AgentSignals,
+    signals: &mut ProcessSignals,
     node: &str,
 ) -> Result<(), Failure> {
     let mut changes = NetworkChanges::watch().context("cannot watch the links of this node")?;
@@ -167,8 +167,8 @@ async fn follow(
             () = network_changed => continue,
             () = sleep(period) => continue,
             signal = signals.next() => match signal {
-                AgentSignal::Reload => source.expire(),
-                AgentSignal::Stop => return Ok(()),
+                SignalRequest::Reload => source.expire(),
+                SignalRequest::Stop => return Ok(()),
             },
         }
         load(state, source, node);
@@ -249,38 +249,4 @@ fn pin_folder(flags: &L4Flags, node: &str) -> PathBuf {
     let parent = if is_bpf { "/sys/fs/bpf/sheave" } else { "/run/sheave/l4" };
     // A BPF file system accepts no dot in names.
     Path::new(parent).join(node.replace('.', "_"))
-}
-
-/// Request made by a signal.
-enum AgentSignal {
-    Reload,
-    Stop,
-}
-
-struct AgentSignals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
-}
-
-impl AgentSignals {
-    fn new() -> std::io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
-        })
-    }
-
-    async fn next(&mut self) -> AgentSignal {
-        tokio::select! {
-            _ = self.terminate.recv() => AgentSignal::Stop,
-            _ = self.interrupt.recv() => AgentSignal::Stop,
-            _ = self.hangup.recv() => AgentSignal::Reload,
-        }
-    }
-
-    async fn stop(&mut self) {
-        while let AgentSignal::Reload = self.next().await {}
-    }
 }

@@ -36,6 +36,8 @@ mod configuration;
 mod timer;
 /// Graceful shutdown of the process.
 mod shutdown;
+/// Signals of the process.
+mod signals;
 /// Replacement of this process by another one.
 mod upgrade;
 /// Replicas that share limits with this one.

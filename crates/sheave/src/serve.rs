@@ -17,7 +17,6 @@ use gateway::{ApiObject, LoadBalancerSettings, TranslationSettings};
 use kube::{EventRecorder, OwnSecret};
 use proxy::{AccessLog, Proxy, ProxySettings};
 use tokio::runtime;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
@@ -41,6 +40,7 @@ use crate::report::{ProcessPhase, ProcessReport};
 use crate::scaler;
 use crate::self_signed;
 use crate::shutdown::Shutdown;
+use crate::signals::{ProcessSignals, SignalRequest};
 use crate::transparent::{AgentHandle, PreparedAgent};
 use crate::upgrade::{InheritedSockets, ProcessSocket, ProcessSuccession};
 
@@ -313,59 +313,6 @@ impl ObjectSources {
     fn expire(&mut self) {
         self.files.expire();
         self.certificates.expire();
-    }
-}
-
-/// Request made by a signal.
-enum SignalRequest {
-    Reload,
-    Stop,
-}
-
-struct ProcessSignals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
-}
-
-/// Signals that would end the process and mean nothing to it: timers, I/O, and those that other programs use to reopen
-/// logs or to be replaced.
-const IGNORED_SIGNALS: [i32; 9] = [
-    libc::SIGUSR1,
-    libc::SIGUSR2,
-    libc::SIGALRM,
-    libc::SIGVTALRM,
-    libc::SIGPROF,
-    libc::SIGIO,
-    libc::SIGPWR,
-    libc::SIGSTKFLT,
-    libc::SIGXFSZ,
-];
-
-impl ProcessSignals {
-    fn new() -> io::Result<Self> {
-        for number in IGNORED_SIGNALS.into_iter().chain(libc::SIGRTMIN()..=libc::SIGRTMAX()) {
-            // Its handler stays for the life of the process, though nothing reads this stream. A signal that a
-            // supervisor such as valgrind keeps for itself cannot be handled, and does not arrive either.
-            drop(signal(SignalKind::from_raw(number)));
-        }
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
-        })
-    }
-
-    async fn next(&mut self) -> SignalRequest {
-        tokio::select! {
-            _ = self.terminate.recv() => SignalRequest::Stop,
-            _ = self.interrupt.recv() => SignalRequest::Stop,
-            _ = self.hangup.recv() => SignalRequest::Reload,
-        }
-    }
-
-    async fn stop(&mut self) {
-        while let SignalRequest::Reload = self.next().await {}
     }
 }
 
