@@ -11,17 +11,7 @@ mod loader;
 use l4::{AttachMethod, DataPath, DataPathConfig, L4Error, L4Table};
 
 use loader::{DeliveryCase, LoaderProcess, desired};
-use network::{CLIENT, EchoClient, NODES, TestNetwork, services};
-
-/// Opens a conversation of each protocol with each virtual address.
-fn converse(network: &TestNetwork) -> Vec<(EchoClient, usize)> {
-    let mut all = Vec::new();
-    for (version, service) in services().into_iter().enumerate() {
-        all.push((network.client.connect(service).unwrap(), version));
-        all.push((network.client.connect_udp(service).unwrap(), version));
-    }
-    all
-}
+use network::{CLIENT, EchoClient, NODES, TestNetwork, converse};
 
 /// Returns what the pod is to say: its name, and the address that it sees.
 fn expected(mode: DeliveryCase, version: usize) -> String {

@@ -282,6 +282,16 @@ pub(crate) fn services() -> [SocketAddr; 2] {
     VIPS.map(|vip| SocketAddr::new(vip.parse::<IpAddr>().unwrap(), SERVICE_PORT))
 }
 
+/// Opens a conversation of each protocol with each virtual address; returns each with the index of its IP version.
+pub(crate) fn converse(network: &TestNetwork) -> Vec<(EchoClient, usize)> {
+    let mut all = Vec::new();
+    for (version, service) in services().into_iter().enumerate() {
+        all.push((network.client.connect(service).unwrap(), version));
+        all.push((network.client.connect_udp(service).unwrap(), version));
+    }
+    all
+}
+
 /// Index of an interface of the calling thread's namespace.
 pub(crate) fn ifindex(name: &str) -> u32 {
     nix::net::if_::if_nametoindex(name).unwrap()

@@ -14,20 +14,10 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use agent::{ADMIN, AgentFiles, AgentProcess, NAMES, READY, TERMINATING, has_pins};
-use network::{CLIENT, EchoClient, NODES, PODS, TestNetwork, services};
+use network::{CLIENT, EchoClient, NODES, PODS, TestNetwork, converse, services};
 
 /// Connections of new ports until one reaches a pod: with two endpoints, less than one in 2^40 does not.
 const ATTEMPTS: usize = 40;
-
-/// Opens a conversation of each protocol with each virtual address.
-fn converse(network: &TestNetwork) -> Vec<(EchoClient, usize)> {
-    let mut all = Vec::new();
-    for (version, service) in services().into_iter().enumerate() {
-        all.push((network.client.connect(service).unwrap(), version));
-        all.push((network.client.connect_udp(service).unwrap(), version));
-    }
-    all
-}
 
 /// Checks that a pod answers each conversation and sees the client's address.
 #[track_caller]
