@@ -42,10 +42,15 @@ def make() -> None:
         _sign(name, subject, CLIENT)
         kubeconfig(name).write_text(_kubeconfig(name))
     for node in NODES:
-        _sign(node.name, f"/O=system:nodes/CN=system:node:{node.name}", _kubelet_extensions(node))
-        kubeconfig(node.name).write_text(_kubeconfig(node.name))
+        make_kubelet(node)
     KUBECONFIG.write_text(kubeconfig("admin").read_text())
     KUBECONFIG.chmod(0o600)
+
+
+def make_kubelet(node: Node) -> None:
+    """Makes the certificate and the kubeconfig of a node's kubelet."""
+    _sign(node.name, f"/O=system:nodes/CN=system:node:{node.name}", _kubelet_extensions(node))
+    kubeconfig(node.name).write_text(_kubeconfig(node.name))
 
 
 def authority() -> Path:

@@ -15,7 +15,7 @@ from lab.paths import MissingRequirement
 from lab.testbed import cgroups
 from tests.cluster import certificates, control_plane, gateway_api, network, nodes, programs, real_node
 from tests.cluster.api import Api, ApiError, ApiUnreachable
-from tests.cluster.layout import CACHE, KUBECONFIG, LOCK, LOGS, NODES, STATE, Node
+from tests.cluster.layout import CACHE, KUBECONFIG, LOCK, LOGS, NODES, SPARE_NODES, STATE, Node
 from tests.cluster.processes import Process, make_groups, stop_part, top_group
 
 READY_SECONDS = 120.0
@@ -181,7 +181,7 @@ def _keep_logs() -> None:
 
 def _remove() -> None:
     """Ends the processes first, which removes their mounts; links vanish with their namespaces."""
-    for part in (*(node.name for node in NODES), *control_plane.GROUPS):
+    for part in (*(node.name for node in (*NODES, *SPARE_NODES)), *control_plane.GROUPS):
         stop_part(part)
     top_group().remove()
     real_node.remove_groups()

@@ -77,10 +77,17 @@ class Node:
     def folder(self) -> Path:
         return STATE / self.name
 
+    @property
+    def registration(self) -> Path:
+        """Returns the file with what a machine's kubelet registers besides the usual: `capacity`, `labels`, `spec`."""
+        return self.folder / "registration.json"
+
 
 NODES = (Node(1, "iptables"), Node(2, "nftables"), Node(3, "nftables"))
+# Machines that an autoscaler of nodes may start; a cluster begins without them.
+SPARE_NODES = (Node(4, "nftables"), Node(5, "nftables"), Node(6, "nftables"))
 
 
 def node(name: str) -> Node:
     """Returns the node of this name; raises KeyError if there is none."""
-    return {node.name: node for node in NODES}[name]
+    return {node.name: node for node in (*NODES, *SPARE_NODES)}[name]

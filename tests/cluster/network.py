@@ -22,6 +22,7 @@ from tests.cluster.layout import (
     NODES,
     POOL,
     SERVICES,
+    SPARE_NODES,
     Node,
 )
 
@@ -49,12 +50,26 @@ class NetworkError(Exception):
 
 def make() -> None:
     _make_control_plane()
-    for node in NODES:
-        _make_node(node)
-    for node in NODES:
-        _ip_in(node.namespace, *_routes_to(other for other in NODES if other != node))
-    _ip_in(CONTROL_PLANE_NAMESPACE, *_routes_to(NODES))
     _link_machine()
+    for node in NODES:
+        add_node(node)
+
+
+def add_node(node: Node) -> None:
+    """Creates the namespace of a node, and routes between it and all others."""
+    others = [other for other in (*NODES, *SPARE_NODES) if other != node and other.namespace_file.exists()]
+    _make_node(node)
+    _ip_in(node.namespace, *_routes_to(others))
+    for namespace in (CONTROL_PLANE_NAMESPACE, *(other.namespace for other in others)):
+        _ip_in(namespace, *_routes_to([node]))
+    _ip(*_routes_to([node]))
+
+
+def remove_node(node: Node) -> None:
+    """Removes the namespace of a node; routes to it stay, and serve its successor."""
+    # The kernel removes a namespace in the background, and this end of its link with it.
+    _ip_in(CONTROL_PLANE_NAMESPACE, f"link delete {node.name}")
+    _run(["ip", "netns", "delete", node.namespace])
 
 
 def remove() -> None:
@@ -130,7 +145,6 @@ def _link_machine() -> None:
         *_addresses(MACHINE, MACHINE_LINK),
         f"link set {MACHINE_LINK} up",
         *_network_routes(MACHINE, MACHINE_LINK),
-        *_routes_to(NODES),
         *services,
     )
 

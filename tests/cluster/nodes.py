@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 
 from tests.cluster import certificates, network
@@ -38,6 +39,13 @@ def stop(node: Node) -> None:
     network.disconnect_node(node)
     stop_part(node.name)
     make_groups([node.name])
+
+
+def remove(node: Node) -> None:
+    """Removes a machine and its files at once, with all that runs on it."""
+    stop_part(node.name)
+    network.remove_node(node)
+    shutil.rmtree(node.folder)
 
 
 def _proxy_configuration(node: Node) -> str:

@@ -19,6 +19,7 @@ from tests.cluster.layout import CACHE, FOLDER, PROGRAMS, REPOSITORY
 SUITE = "forky"
 KUBERNETES = FOLDER / "kubernetes"
 GATEWAY_API = REPOSITORY / "tests" / "conformance" / "gateway-api"
+KARPENTER_MODULE = FOLDER / "karpenter"
 COREDNS = GATEWAY_API / "coredns"
 ECHO_ADVANCED = GATEWAY_API / "echo-advanced"
 ISTIO = "istio.io/istio"
@@ -95,6 +96,9 @@ MESH_PROGRAMS = tuple(
 )
 # A pod that the suite waits for before its tests; mesh tests use it as the cluster's DNS.
 COREDNS_SERVER = GoProgram("coredns", COREDNS, "github.com/coredns/coredns")
+
+# The autoscaler of nodes, whose machines `machines.py` starts; only tests of it build it.
+KARPENTER = GoProgram("karpenter", KARPENTER_MODULE, ".")
 
 # Debian packages, and the path of the program in each. The package of Kubernetes' clients has an exact version.
 PACKAGES = {

@@ -16,30 +16,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.cluster.acceptance import gateway
-from tests.cluster.acceptance.gateway import SYSTEM, conditions, kubectl
-from tests.cluster.acceptance.replicas import PODS_OF_SHEAVE, ReplicaGroupTest
-from tests.cluster.api import Object
+from tests.cluster.acceptance.autoscaling import API_SERVICE, PATIENCE_SECONDS, AutoscalingTest
+from tests.cluster.acceptance.gateway import SYSTEM, kubectl
+from tests.cluster.acceptance.replicas import PODS_OF_SHEAVE
 from tests.cluster.tests import running
 
 tearDownModule = running.stop
 
 GROUP = "/apis/external.metrics.k8s.io/v1beta1"
-API_SERVICE = "/apis/apiregistration.k8s.io/v1/apiservices/v1beta1.external.metrics.k8s.io"
 METRICS_PORT = 9904
 # Settings of the test cluster's controller, and the window of the metric.
 SYNC_SECONDS = 5.0
 WINDOW_SECONDS = 15.0
 CAP = 2
 CLIENTS = 8
-# Starting pods takes its time on a busy machine.
-PATIENCE_SECONDS = 120.0
 
 
 def setUpModule() -> None:
     gateway.install_chart("metricsApi.enabled=true", workload="deployment")
 
 
-class MetricsApiTest(ReplicaGroupTest):
+class MetricsApiTest(AutoscalingTest):
+    CAP = CAP
+
     def setUp(self) -> None:
         super().setUp()
         self.serve_counting(1, CAP)
@@ -128,40 +127,6 @@ class MetricsApiTest(ReplicaGroupTest):
             PATIENCE_SECONDS,
         )
         self.assertNotIn("caBundle", self.api.get(API_SERVICE)["spec"])
-
-    def is_available(self) -> bool:
-        found = conditions(self.api.get(API_SERVICE).get("status", {}))
-        return any(it["type"] == "Available" and it["status"] == "True" for it in found)
-
-    def autoscaler(self, name: str = "web") -> str:
-        path = f"/apis/autoscaling/v2/namespaces/{self.namespace}/horizontalpodautoscalers"
-        return f"{path}/{name}" if name else path
-
-    def autoscale(self, metric: str, service: str = "web", **spec: object) -> None:
-        """Creates an HPA by a metric, whose target is the cap of a pod."""
-        selector = {"selector": {"matchLabels": {"service": service}}} if service else {}
-        external = {
-            "metric": {"name": metric, **selector},
-            "target": {"type": "AverageValue", "averageValue": str(CAP)},
-        }
-        body = {
-            "apiVersion": "autoscaling/v2",
-            "kind": "HorizontalPodAutoscaler",
-            "metadata": {"name": "web"},
-            "spec": {
-                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
-                "metrics": [{"type": "External", "external": external}],
-                "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}},
-                **spec,
-            },
-        }
-        self.api.post(self.autoscaler(""), body)
-
-    def status(self) -> Object:
-        return self.api.get(self.autoscaler()).get("status", {})
-
-    def wanted(self) -> int:
-        return self.status().get("desiredReplicas", 0)
 
     def is_scaling_active(self) -> bool:
         found = self.status().get("conditions") or []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import threading
 import time
@@ -30,6 +31,9 @@ class Heartbeat(threading.Thread):
         super().__init__(daemon=True)
         self._api, self._node, self._version = api, node, version
         self._began = now()
+        machine = json.loads(node.registration.read_text()) if node.registration.exists() else {}
+        self._capacity = {**CAPACITY, **machine.get("capacity", {})}
+        self._labels, self._spec = machine.get("labels", {}), machine.get("spec", {})
 
     def run(self) -> None:
         reported = -STATUS_EVERY_SECONDS
@@ -53,8 +57,9 @@ class Heartbeat(threading.Thread):
             "kubernetes.io/os": "linux",
             "kubernetes.io/arch": architecture(),
             "topology.kubernetes.io/zone": f"zone-{self._node.number}",
+            **self._labels,
         }
-        spec = {"podCIDR": self._node.pods[0], "podCIDRs": list(self._node.pods)}
+        spec = {"podCIDR": self._node.pods[0], "podCIDRs": list(self._node.pods), **self._spec}
         try:
             self._api.post("/api/v1/nodes", {"metadata": {"name": self._node.name, "labels": labels}, "spec": spec})
         except ApiError as error:
@@ -75,8 +80,8 @@ class Heartbeat(threading.Thread):
         addresses = [{"type": "InternalIP", "address": address} for address in self._node.addresses]
         return {
             "status": {
-                "capacity": CAPACITY,
-                "allocatable": CAPACITY,
+                "capacity": self._capacity,
+                "allocatable": self._capacity,
                 "addresses": [{"$patch": "replace"}, *addresses, {"type": "Hostname", "address": self._node.name}],
                 "daemonEndpoints": {"kubeletEndpoint": {"Port": PORT}},
                 "nodeInfo": self._info(),
