@@ -6,6 +6,7 @@ removes one at once. The ID of a machine is "sheave://" and the name of its node
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -159,8 +160,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: HTTPStatus, body: object = None) -> None:
         text = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
+        # An autoscaler that was killed does not wait for the removal of a machine.
+        with contextlib.suppress(ConnectionError):
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
