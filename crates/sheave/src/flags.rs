@@ -88,9 +88,9 @@ pub(crate) enum CliCommand {
     ///
     /// For Services with `loadBalancerClass: sheave.dev/l4` and an address in their status: connections and datagrams
     /// reach a pod, on this node or another one, without a proxy, and the pod sees the client's address. Run it on each
-    /// node, on the node's network. Services that ask for more (`sheave.dev/balance: requests`,
-    /// `loadBalancerSourceRanges`) stay with the proxy. The data path goes on when the process ends. Needs BPF,
-    /// NET_ADMIN and PERFMON, Linux 6.1 or later, and a BPF file system.
+    /// node, on the node's network. Services that ask for more (`sheave.dev/balance: requests`) stay with
+    /// the proxy. The data path goes on when the process ends. Needs BPF, NET_ADMIN and PERFMON, Linux 6.1 or later,
+    /// and a BPF file system.
     L4(Box<L4Flags>),
     /// Ask a Sheave in this container whether it is alive, or ready.
     ///
