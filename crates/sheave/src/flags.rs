@@ -73,7 +73,8 @@ pub(crate) enum CliCommand {
     ///
     /// Refreshes a table in the terminal: requests, failures and retries per second, requests in flight and the slots
     /// available, queued requests, demand (concurrent requests, mean over 15 s), latency to the response header
-    /// (learned by PeakEwma only), health. Without a terminal, prints the table once.
+    /// (learned by PeakEwma only), health. Without a terminal, prints the table once. Of a `sheave l4` it shows
+    /// connections, packets and bits per second of Services and endpoints, by packets unless by name.
     Top(TopFlags),
     /// Announce the addresses of a cluster's pool on this node, as long as a Sheave serves them
     /// here.
@@ -327,6 +328,8 @@ pub(crate) struct ExplainFlags {
 Examples:
   sheave top
   sheave top --admin 10.0.0.7:9900 --sort failures
+  Traffic of the eBPF data path of this node:
+    sheave top --admin 127.0.0.1:9911
   Ten tables, one every five seconds, for a file:
     sheave top --interval 5s --count 10 > top.txt
 
