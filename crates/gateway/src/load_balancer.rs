@@ -24,7 +24,7 @@ use ipnet::IpNet;
 
 pub use announcement::{AddressAnnouncement, BgpAttributes, BgpRouter, bgp_routers};
 pub use assign::assign;
-pub use request::is_node_local;
+pub use request::{is_node_local, source_ranges};
 pub use status::status_update;
 
 use crate::managed_services::SERVICE_LABEL;

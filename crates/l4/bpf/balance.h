@@ -16,6 +16,8 @@ INLINE int balance(struct __sk_buff *skb, struct scratch *scratch)
         return drop(DROP_NO_SERVICE);
     if (!choose(skb, packet, service, &choice))
         return drop(DROP_NO_ENDPOINT);
+    if (choice.is_new && !serves_client(packet, service))
+        return drop(DROP_SOURCE_RANGE);
     if (choice.endpoint->mode != MODE_LOCAL && is_from_peer(skb, packet) &&
         !choose_local(packet, service, &choice))
         return drop(DROP_NOT_LOCAL);

@@ -217,6 +217,18 @@ INLINE struct service *find_service(const struct packet *packet)
     return bpf_map_lookup_elem(&services, &key);
 }
 
+// Returns false if the service does not serve the packet's client.
+INLINE bool serves_client(const struct packet *packet, const struct service *service)
+{
+    struct source_range_key key = {
+        .prefix_length = 8 * (sizeof(key.service) + sizeof(key.source)),
+        .service = service->id,
+        .source = packet->flow.source,
+    };
+
+    return !(service->flags & SERVICE_SOURCE_RANGES) || bpf_map_lookup_elem(&source_ranges, &key);
+}
+
 INLINE void count_one(struct traffic *traffic, __u32 bytes, __u32 packets, bool is_new)
 {
     if (!traffic)

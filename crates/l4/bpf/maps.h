@@ -57,6 +57,8 @@ enum service_flag {
     SERVICE_CLIENT_AFFINITY = 1,
     // Connection IDs of QUIC have a server ID.
     SERVICE_QUIC = 2,
+    // Only clients in `source_ranges` are served.
+    SERVICE_SOURCE_RANGES = 4,
 };
 
 struct service {
@@ -135,6 +137,13 @@ struct server_id_key {
     __u32 server_id;
 };
 
+// Clients that a service serves. The prefix covers the service's number too.
+struct source_range_key {
+    __u32 prefix_length;
+    __u32 service;
+    struct address source;
+};
+
 struct fragment_key {
     struct address source;
     struct address target;
@@ -197,6 +206,7 @@ enum drop_reason {
     DROP_HAIRPIN,
     DROP_REWRITE_FAILED,
     DROP_NOT_FOR_TUNNEL,
+    DROP_SOURCE_RANGE,
     DROP_REASONS,
 };
 
@@ -260,6 +270,15 @@ struct {
     __type(value, __u32);
     MAP_PINNED;
 } server_ids SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_LPM_TRIE);
+    __uint(max_entries, 131072);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, struct source_range_key);
+    __type(value, __u32);
+    MAP_PINNED;
+} source_ranges SEC(".maps");
 
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);

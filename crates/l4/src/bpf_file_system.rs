@@ -45,3 +45,16 @@ pub(crate) fn remove_pins(
     }
     Ok(())
 }
+
+/// Removes the folders beside this one.
+pub(crate) fn remove_other_folders(folder: &Path) -> Result<(), L4Error> {
+    let Some(parent) = folder.parent() else { return Ok(()) };
+    let failed = |error| L4Error::pin(parent, error);
+    for entry in fs::read_dir(parent).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path != folder && path.is_dir() {
+            fs::remove_dir_all(&path).map_err(|error| L4Error::pin(&path, error))?;
+        }
+    }
+    Ok(())
+}

@@ -27,9 +27,11 @@ pub enum DropReason {
     RewriteFailed,
     /// A packet in the tunnel was not for a virtual address.
     NotForTunnel,
+    /// The client is in none of the service's ranges.
+    SourceRange,
 }
 
-pub(crate) const DROP_REASONS: [DropReason; 12] = [
+pub(crate) const DROP_REASONS: [DropReason; 13] = [
     DropReason::Malformed,
     DropReason::NoService,
     DropReason::NoEndpoint,
@@ -42,6 +44,7 @@ pub(crate) const DROP_REASONS: [DropReason; 12] = [
     DropReason::Hairpin,
     DropReason::RewriteFailed,
     DropReason::NotForTunnel,
+    DropReason::SourceRange,
 ];
 
 impl DropReason {
@@ -60,6 +63,7 @@ impl DropReason {
             Self::Hairpin => "hairpin",
             Self::RewriteFailed => "rewrite_failed",
             Self::NotForTunnel => "not_for_tunnel",
+            Self::SourceRange => "source_range",
         }
     }
 }

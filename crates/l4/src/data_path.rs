@@ -12,7 +12,7 @@ use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfLoader};
 
 use crate::L4Error;
-use crate::bpf_file_system::{open_bpf_folder, remove_pins};
+use crate::bpf_file_system::{open_bpf_folder, remove_other_folders, remove_pins};
 use crate::counters::DropReason;
 use crate::interfaces::{interface_index, interface_indices, interface_names};
 use crate::layout::{ConnectionValue, FlowKey, NodeSettings, ReplyValue, TrafficCount};
@@ -21,7 +21,7 @@ use crate::object::{OBJECT, ProgramHook};
 use crate::table::{MapChange, MapContents};
 
 /// Version of the maps: another version has a folder of its own.
-const LAYOUT_VERSION: &str = "v1";
+const LAYOUT_VERSION: &str = "v2";
 /// Filters of clsact that are ours.
 const PRIORITY: u16 = 0x5ea;
 const HANDLE: TcHandle = TcHandle::new(0, 1);
@@ -125,6 +125,12 @@ impl DataPath {
         let is_gone = |ifindex: u32| !interface_indices().contains(&ifindex);
         self.attached.retain(|&(ifindex, _), _| !is_gone(ifindex));
         remove_pins(&self.folder, |pin| is_gone(pin.ifindex))
+    }
+
+    /// Removes the programs and maps of other layouts, once this one has what it needs. Until then the programs of an
+    /// older process serve; connections are chosen anew afterwards.
+    pub fn forget_other_layouts(&self) -> Result<(), L4Error> {
+        remove_other_folders(&self.folder)
     }
 
     /// Removes all programs and maps: packets of virtual addresses are no longer delivered.

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
+use ipnet::IpNet;
+
 use crate::layout::{MacAddress, TransportProtocol};
 
 /// Services and nodes as this node is to serve them.
@@ -37,6 +39,8 @@ pub struct ServiceSpec {
     pub has_client_affinity: bool,
     /// Bytes of the server ID in connection IDs, if QUIC is routed by them: 1 to 4.
     pub quic_server_id_length: Option<u8>,
+    /// Clients that are served; `None` is all.
+    pub source_ranges: Option<Vec<IpNet>>,
     /// Endpoints. None of them has a different IP version.
     pub endpoints: Vec<EndpointSpec>,
 }

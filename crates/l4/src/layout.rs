@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use aya::Pod;
+use ipnet::IpNet;
 
 /// Number of slots of a Maglev table: a prime.
 pub const TABLE_SIZE: usize = 16_381;
@@ -12,6 +13,8 @@ pub const MAX_SERVICES: u32 = 16_384;
 pub const MAX_ENDPOINTS: u32 = 32_768;
 /// Most server IDs of QUIC; the map holds twice as many.
 pub const MAX_SERVER_IDS: u32 = 32_768;
+/// Most ranges of clients of all services together; the map holds twice as many.
+pub const MAX_SOURCE_RANGES: u32 = 65_536;
 /// Most other nodes; the map holds twice as many.
 pub const MAX_PEERS: u32 = 4096;
 /// Numbers of endpoints end before this; 0 is none.
@@ -23,6 +26,8 @@ pub const NO_TABLE: u32 = u32::MAX;
 pub(crate) const SERVICE_CLIENT_AFFINITY: u8 = 1;
 /// Connection IDs of QUIC have a server ID.
 pub(crate) const SERVICE_QUIC: u8 = 2;
+/// Only clients in the service's ranges are served.
+pub(crate) const SERVICE_SOURCE_RANGES: u8 = 4;
 /// New TCP connections go elsewhere.
 pub(crate) const ENDPOINT_DRAINING: u8 = 1;
 /// A local endpoint in the namespace of the node.
@@ -258,6 +263,37 @@ pub struct ServerIdKey {
     pub server_id: u32,
 }
 
+/// Clients that a service serves: those whose addresses begin with the first bits of this one.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct SourceRange {
+    /// Service and address.
+    pub source: RangeSource,
+    /// Number of bits of the address.
+    pub prefix_length: u8,
+}
+
+impl SourceRange {
+    /// Returns the range of a network.
+    pub(crate) fn new(service: u32, network: IpNet) -> Self {
+        // IPv4 addresses are the last bits of IPv4-mapped ones.
+        let before = if network.addr().is_ipv4() { 96 } else { 0 };
+        Self {
+            source: RangeSource { service, address: network.network().into() },
+            prefix_length: before + network.prefix_len(),
+        }
+    }
+}
+
+/// Service and address of a range, as the kernel's tree of prefixes has them.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct RangeSource {
+    /// Number of the service.
+    pub service: u32,
+    /// First address.
+    pub address: MapAddress,
+}
+
 /// Key of a node that forwards packets to this one.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -335,7 +371,7 @@ macro_rules! plain_data {
 }
 
 plain_data!(MapAddress FlowKey VipValue ServiceKey ServiceValue MaglevSlots EndpointValue ConnectionValue ReplyValue
-    ServerIdKey PeerKey PeerValue NodeSettings TrafficCount);
+    ServerIdKey RangeSource PeerKey PeerValue NodeSettings TrafficCount);
 
 #[cfg(test)]
 mod tests {
@@ -353,6 +389,7 @@ mod tests {
             (size_of::<ConnectionValue>(), 8 + 2 + 2),
             (size_of::<ReplyValue>(), 32 + 8 + 2 + 2 + 2 + 2),
             (size_of::<ServerIdKey>(), 8),
+            (size_of::<RangeSource>(), 4 + 16),
             (size_of::<PeerKey>(), 8),
             (size_of::<PeerValue>(), 32),
             (size_of::<NodeSettings>(), 32 + 8 + 6 + 2),

@@ -38,9 +38,9 @@ pub use error::L4Error;
 pub use flow_hash::flow_slot;
 pub use layout::{
     ConnectionValue, DeliveryMode, EndpointValue, FlowKey, MAX_ENDPOINTS, MAX_PEERS,
-    MAX_SERVER_IDS, MAX_SERVICES, MacAddress, MapAddress, NO_TABLE, NetworkPort, NodeSettings,
-    PeerKey, PeerValue, ReplyValue, ServerIdKey, ServiceKey, ServiceValue, TABLE_SIZE,
-    TrafficCount, TransportProtocol, VipValue,
+    MAX_SERVER_IDS, MAX_SERVICES, MAX_SOURCE_RANGES, MacAddress, MapAddress, NO_TABLE, NetworkPort,
+    NodeSettings, PeerKey, PeerValue, RangeSource, ReplyValue, ServerIdKey, ServiceKey,
+    ServiceValue, SourceRange, TABLE_SIZE, TrafficCount, TransportProtocol, VipValue,
 };
 pub use object::ProgramHook;
 pub use table::{L4Table, MapChange, MapContents, server_id};

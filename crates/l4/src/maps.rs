@@ -3,6 +3,7 @@
 use std::fmt::Display;
 
 use aya::Ebpf;
+use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{
     Array, ArrayOfMaps, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, PerCpuValues,
 };
@@ -12,8 +13,8 @@ use crate::L4Error;
 use crate::counters::{DROP_REASONS, DropReason};
 use crate::layout::{
     ConnectionValue, ENDPOINT_NUMBERS, EndpointValue, FlowKey, MaglevSlots, MapAddress, NO_TABLE,
-    NodeSettings, PeerKey, PeerValue, ReplyValue, ServerIdKey, ServiceKey, ServiceValue,
-    TrafficCount, VipValue,
+    NodeSettings, PeerKey, PeerValue, RangeSource, ReplyValue, ServerIdKey, ServiceKey,
+    ServiceValue, SourceRange, TrafficCount, VipValue,
 };
 use crate::table::{MapChange, MapContents};
 
@@ -27,6 +28,8 @@ pub(crate) struct KernelMaps {
     empty_table: Option<Array<MapData, MaglevSlots>>,
     endpoints: Array<MapData, EndpointValue>,
     server_ids: HashMap<MapData, ServerIdKey, u32>,
+    /// The values mean nothing.
+    source_ranges: LpmTrie<MapData, RangeSource, u32>,
     peers: HashMap<MapData, PeerKey, PeerValue>,
     connections: HashMap<MapData, FlowKey, ConnectionValue>,
     replies: HashMap<MapData, FlowKey, ReplyValue>,
@@ -45,6 +48,7 @@ impl KernelMaps {
             empty_table: None,
             endpoints: take(object, "endpoints")?,
             server_ids: take(object, "server_ids")?,
+            source_ranges: take(object, "source_ranges")?,
             peers: take(object, "peers")?,
             connections: take(object, "connections")?,
             replies: take(object, "replies")?,
@@ -63,6 +67,7 @@ impl KernelMaps {
         match change {
             MapChange::PutEndpoint(id, value) => self.put_endpoint(*id, value)?,
             MapChange::PutServerId(key, id) => self.server_ids.insert(key, id, 0)?,
+            MapChange::AddSourceRange(range) => self.source_ranges.insert(&key_of(range), 0, 0)?,
             MapChange::PutPeer(key, value) => self.peers.insert(key, value, 0)?,
             MapChange::SetTable(index, slots) => self.set_table(*index, slots)?,
             MapChange::PutService(key, value) => self.put_service(key, value)?,
@@ -74,6 +79,9 @@ impl KernelMaps {
             }
             MapChange::ClearTable(index) => self.clear_table(*index)?,
             MapChange::RemovePeer(key) => absent_is_removed(self.peers.remove(key))?,
+            MapChange::RemoveSourceRange(range) => {
+                absent_is_removed(self.source_ranges.remove(&key_of(range)))?;
+            }
             MapChange::RemoveServerId(key) => absent_is_removed(self.server_ids.remove(key))?,
             MapChange::RemoveEndpoint(id, value) => {
                 self.endpoints.set(*id, value, 0)?;
@@ -138,6 +146,9 @@ impl KernelMaps {
             let (key, id) = entry?;
             contents.server_ids.insert(key, id);
         }
+        for key in self.source_ranges.keys() {
+            contents.source_ranges.insert(range_of(key?));
+        }
         for entry in self.peers.iter() {
             let (key, value) = entry?;
             contents.peers.insert(key, value);
@@ -169,6 +180,18 @@ impl KernelMaps {
             .map(|(index, reason)| Ok((reason, self.drops.get(&index, 0)?.iter().sum())))
             .collect()
     }
+}
+
+/// Bits of the service's number, which come before those of the address.
+const SERVICE_BITS: u32 = u32::BITS;
+
+fn key_of(range: &SourceRange) -> Key<RangeSource> {
+    Key::new(SERVICE_BITS + u32::from(range.prefix_length), range.source)
+}
+
+fn range_of(key: Key<RangeSource>) -> SourceRange {
+    let prefix_length = key.prefix_len().saturating_sub(SERVICE_BITS) as u8;
+    SourceRange { source: key.data(), prefix_length }
 }
 
 fn take<M: TryFrom<Map, Error: Display>>(object: &mut Ebpf, name: &str) -> Result<M, L4Error> {

@@ -11,9 +11,10 @@ use crate::desired::{
 };
 use crate::layout::{
     DeliveryMode, ENDPOINT_DRAINING, ENDPOINT_HOST_NETWORK, ENDPOINT_NUMBERS, EndpointValue,
-    MAX_ENDPOINTS, MAX_PEERS, MAX_SERVER_IDS, MAX_SERVICES, MapAddress, NO_TABLE, NetworkPort,
-    PeerKey, PeerValue, SERVICE_CLIENT_AFFINITY, SERVICE_QUIC, ServerIdKey, ServiceKey,
-    ServiceValue, TABLE_SIZE, VipValue,
+    MAX_ENDPOINTS, MAX_PEERS, MAX_SERVER_IDS, MAX_SERVICES, MAX_SOURCE_RANGES, MapAddress,
+    NO_TABLE, NetworkPort, PeerKey, PeerValue, SERVICE_CLIENT_AFFINITY, SERVICE_QUIC,
+    SERVICE_SOURCE_RANGES, ServerIdKey, ServiceKey, ServiceValue, SourceRange, TABLE_SIZE,
+    VipValue,
 };
 
 /// Contents of the maps that user space writes.
@@ -29,6 +30,8 @@ pub struct MapContents {
     pub endpoints: BTreeMap<u32, EndpointValue>,
     /// Endpoints by the server ID in their connection IDs.
     pub server_ids: BTreeMap<ServerIdKey, u32>,
+    /// Clients of services that do not serve all.
+    pub source_ranges: BTreeSet<SourceRange>,
     /// Nodes that forward packets to this one.
     pub peers: BTreeMap<PeerKey, PeerValue>,
 }
@@ -40,6 +43,8 @@ pub enum MapChange {
     PutEndpoint(u32, EndpointValue),
     /// Adds or replaces a server ID.
     PutServerId(ServerIdKey, u32),
+    /// Adds clients of a service.
+    AddSourceRange(SourceRange),
     /// Adds or replaces a peer.
     PutPeer(PeerKey, PeerValue),
     /// Replaces a Maglev table as a whole.
@@ -56,6 +61,8 @@ pub enum MapChange {
     ClearTable(u32),
     /// Removes a peer.
     RemovePeer(PeerKey),
+    /// Removes clients of a service.
+    RemoveSourceRange(SourceRange),
     /// Removes a server ID.
     RemoveServerId(ServerIdKey),
     /// Ends an endpoint: its connections are chosen anew. The value keeps the generation.
@@ -117,6 +124,8 @@ fn check(desired: &DesiredState) -> Result<(), L4Error> {
     bound("services", desired.services.len(), MAX_SERVICES)?;
     bound("virtual addresses", desired.vips.len(), MAX_SERVICES)?;
     bound("nodes", desired.nodes.len(), MAX_PEERS)?;
+    let ranges = desired.services.iter().filter_map(|it| it.source_ranges.as_ref());
+    bound("ranges of clients", ranges.map(Vec::len).sum(), MAX_SOURCE_RANGES)?;
     let mut seen = BTreeSet::new();
     for service in &desired.services {
         let vip = service.address;
@@ -231,6 +240,11 @@ impl<'a> ContentsBuilder<'a> {
         if let Some(length) = service.quic_server_id_length {
             flags |= SERVICE_QUIC;
             self.add_server_ids(id, length, service);
+        }
+        if let Some(ranges) = &service.source_ranges {
+            flags |= SERVICE_SOURCE_RANGES;
+            let ranges = ranges.iter().map(|&network| SourceRange::new(id, network));
+            self.next.source_ranges.extend(ranges);
         }
         let server_id_length = service.quic_server_id_length.unwrap_or_default();
         let value = ServiceValue {
@@ -378,6 +392,8 @@ fn changes(old: &MapContents, next: &MapContents) -> Vec<MapChange> {
     changes.extend(
         new(&old.server_ids, &next.server_ids).map(|(key, &id)| MapChange::PutServerId(*key, id)),
     );
+    let new_ranges = next.source_ranges.difference(&old.source_ranges);
+    changes.extend(new_ranges.map(|range| MapChange::AddSourceRange(*range)));
     changes.extend(new(&old.peers, &next.peers).map(|(key, peer)| MapChange::PutPeer(*key, *peer)));
     changes.extend(
         new(&old.tables, &next.tables).map(|(&at, slots)| MapChange::SetTable(at, slots.clone())),
@@ -393,6 +409,8 @@ fn changes(old: &MapContents, next: &MapContents) -> Vec<MapChange> {
     );
     changes.extend(gone(&old.tables, &next.tables).map(|(&at, _)| MapChange::ClearTable(at)));
     changes.extend(gone(&old.peers, &next.peers).map(|(key, _)| MapChange::RemovePeer(*key)));
+    let gone_ranges = old.source_ranges.difference(&next.source_ranges);
+    changes.extend(gone_ranges.map(|range| MapChange::RemoveSourceRange(*range)));
     changes.extend(
         gone(&old.server_ids, &next.server_ids).map(|(key, _)| MapChange::RemoveServerId(*key)),
     );

@@ -10,6 +10,7 @@ use l4::{
     MapContents, NO_TABLE, NodeSpec, NodeWay, PodLink, ServiceSpec, TABLE_SIZE, TransportProtocol,
     VipAnnouncement, server_id,
 };
+use ipnet::IpNet;
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 
@@ -37,8 +38,14 @@ fn service(number: u8, endpoints: Vec<EndpointSpec>) -> ServiceSpec {
         protocol: TransportProtocol::Udp,
         has_client_affinity: false,
         quic_server_id_length: Some(3),
+        source_ranges: (number % 2 == 0).then(|| ranges(number)),
         endpoints,
     }
+}
+
+/// Returns the clients of a service with an even number.
+fn ranges(number: u8) -> Vec<IpNet> {
+    vec![format!("198.51.{number}.0/24").parse().unwrap(), "2001:db8::/32".parse().unwrap()]
 }
 
 fn state(services: Vec<ServiceSpec>) -> DesiredState {
@@ -60,6 +67,8 @@ fn make(contents: &mut MapContents, change: &MapChange) {
             contents.endpoints.insert(id, value);
         }
         MapChange::PutServerId(key, id) => drop(contents.server_ids.insert(key, id)),
+        MapChange::AddSourceRange(range) => drop(contents.source_ranges.insert(range)),
+        MapChange::RemoveSourceRange(range) => drop(contents.source_ranges.remove(&range)),
         MapChange::PutPeer(key, peer) => drop(contents.peers.insert(key, peer)),
         MapChange::SetTable(index, slots) => drop(contents.tables.insert(index, slots)),
         MapChange::PutService(key, value) => drop(contents.services.insert(key, value)),
@@ -85,6 +94,8 @@ fn choices(contents: &MapContents, number: u8, allowed: &BTreeSet<SocketAddr>) {
         if key.vip != vip(number).ip().into() {
             continue;
         }
+        let ranges = contents.source_ranges.iter().filter(|it| it.source.service == value.id);
+        assert_eq!(ranges.count(), if number % 2 == 0 { 2 } else { 0 }, "ranges of {number}");
         let ids = match value.table {
             NO_TABLE => BTreeSet::from([value.endpoint]),
             table => contents.tables[&table].iter().map(|&id| u32::from(id)).collect(),
@@ -239,5 +250,9 @@ fn impossible_states_are_refused_and_change_nothing() {
         matches!(error, L4Error::TooMany { what: "services", count: 17_000, limit: 16_384 }),
         "{error}"
     );
+    let mut wide = service(1, vec![]);
+    wide.source_ranges = Some(vec!["192.0.2.0/24".parse().unwrap(); 70_000]);
+    let error = table.update(&state(vec![wide])).unwrap_err();
+    assert!(matches!(error, L4Error::TooMany { what: "ranges of clients", .. }), "{error}");
     assert_eq!(*table.contents(), before);
 }

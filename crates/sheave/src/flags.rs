@@ -73,7 +73,8 @@ pub(crate) enum CliCommand {
     ///
     /// Refreshes a table in the terminal: requests, failures and retries per second, requests in flight and the slots
     /// available, queued requests, demand (concurrent requests, mean over 15 s), latency to the response header
-    /// (learned by PeakEwma only), health. Without a terminal, prints the table once.
+    /// (learned by PeakEwma only), health. Without a terminal, prints the table once. Of a `sheave l4` it shows
+    /// connections, packets and bits per second of Services and endpoints, by packets unless by name.
     Top(TopFlags),
     /// Announce the addresses of a cluster's pool on this node, as long as a Sheave serves them
     /// here.
@@ -88,9 +89,9 @@ pub(crate) enum CliCommand {
     ///
     /// For Services with `loadBalancerClass: sheave.dev/l4` and an address in their status: connections and datagrams
     /// reach a pod, on this node or another one, without a proxy, and the pod sees the client's address. Run it on each
-    /// node, on the node's network. Services that ask for more (`sheave.dev/balance: requests`,
-    /// `loadBalancerSourceRanges`) stay with the proxy. The data path goes on when the process ends. Needs BPF,
-    /// NET_ADMIN and PERFMON, Linux 6.1 or later, and a BPF file system.
+    /// node, on the node's network. Services that ask for more (`sheave.dev/balance: requests`) stay with
+    /// the proxy. The data path goes on when the process ends. Needs BPF, NET_ADMIN and PERFMON, Linux 6.1 or later,
+    /// and a BPF file system.
     L4(Box<L4Flags>),
     /// Ask a Sheave in this container whether it is alive, or ready.
     ///
@@ -327,6 +328,8 @@ pub(crate) struct ExplainFlags {
 Examples:
   sheave top
   sheave top --admin 10.0.0.7:9900 --sort failures
+  Traffic of the eBPF data path of this node:
+    sheave top --admin 127.0.0.1:9911
   Ten tables, one every five seconds, for a file:
     sheave top --interval 5s --count 10 > top.txt
 

@@ -19,6 +19,8 @@ mod source;
 mod node_lock;
 /// State and metrics over HTTP.
 mod agent_api;
+/// What the data path serves, and its traffic.
+mod overview;
 /// The endpoint that a connection gets, and why.
 mod flow_report;
 /// Metrics.
@@ -41,6 +43,7 @@ use crate::log;
 use crate::signals::{ProcessSignals, SignalRequest};
 use agent::{AgentConfig, AgentError, L4Agent};
 use agent_api::{AgentState, SharedState};
+pub(crate) use overview::{L4EndpointInfo, L4Overview, L4ServiceInfo, L4Traffic};
 use netlink::NetworkChanges;
 use node_lock::NodeLock;
 use service_plan::ServicePlan;

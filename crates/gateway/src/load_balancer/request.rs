@@ -3,9 +3,14 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 use super::{ADDRESSES_ANNOTATION, SHARE_ANNOTATION, ServiceFinding};
 use crate::address_pool::IpFamily;
-use crate::objects::{ServicePort, ServiceSpec, TypedObject};
+use crate::objects::{CidrBlock, ServicePort, ServiceSpec, TypedObject};
+
+/// Maximum number of source ranges of a Service.
+const MAX_SOURCE_RANGES: usize = 1_000;
 
 /// The request for an address of one IP version.
 #[derive(Debug)]
@@ -48,6 +53,22 @@ pub(super) fn read(
         }
     }
     (requests, findings)
+}
+
+/// Returns the networks of the clients that a Service serves; `None` is all. A field that cannot be read as a whole
+/// would let in others, or lock out its own: the error says why.
+pub fn source_ranges(spec: &ServiceSpec) -> Result<Option<Vec<IpNet>>, String> {
+    let texts = spec.load_balancer_source_ranges.iter().flatten().map(|it| it.trim());
+    let texts: Vec<_> = texts.filter(|it| !it.is_empty()).collect();
+    if texts.len() > MAX_SOURCE_RANGES {
+        return Err(format!("there are more than {MAX_SOURCE_RANGES} loadBalancerSourceRanges"));
+    }
+    let parse = |text: &&str| {
+        let block = CidrBlock::parse(text).map(|block| block.0);
+        block.ok_or_else(|| format!("{text:?} in loadBalancerSourceRanges is no CIDR block"))
+    };
+    let networks = texts.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
+    Ok((!networks.is_empty()).then_some(networks))
 }
 
 /// True if the protocol of a port is one that Sheave serves.

@@ -14,16 +14,13 @@ use super::session_affinity;
 use super::transparent::{self, PortProtocol};
 use crate::load_balancer::{self, LoadBalancerService, ServiceFinding};
 use crate::matching::{HostPattern, RouteTable};
-use crate::objects::{CidrBlock, ObjectMeta, ServicePort, ServiceSpec, TypedObject};
+use crate::objects::{ObjectMeta, ServicePort, ServiceSpec, TypedObject};
 use crate::snapshot::{
     BackendKey, BackendSettings, ClientSettings, Listener, ListenerProtocol, Rule,
     TransportProtocol,
 };
 use crate::status::{ConditionReason, ConditionType, StatusCondition, StatusDetail};
 use crate::transparent::{BALANCE_ANNOTATION, FORWARDED_FOR_ANNOTATION};
-
-/// Maximum number of source ranges of a Service.
-const MAX_SOURCE_RANGES: usize = 1_000;
 
 /// The Services that Sheave serves, and their ports.
 #[derive(Default)]
@@ -294,29 +291,13 @@ impl<'a> ServedService<'a> {
             }
             self.node = Some(Arc::clone(node));
         }
-        let ranges = spec.load_balancer_source_ranges.iter().flatten().map(|it| it.trim());
-        let ranges: Vec<_> = ranges.filter(|it| !it.is_empty()).collect();
-        if ranges.len() > MAX_SOURCE_RANGES {
-            self.addresses.clear();
-            let message =
-                format!("there are more than {MAX_SOURCE_RANGES} loadBalancerSourceRanges");
-            self.find("InvalidSourceRange", message);
-            return;
-        }
-        let mut sources = Vec::new();
-        for text in &ranges {
-            match CidrBlock::parse(text) {
-                Some(block) => sources.push(block.0),
-                None => {
-                    self.addresses.clear();
-                    let message = format!(
-                        "the Service is not served: {text:?} in loadBalancerSourceRanges is no CIDR block"
-                    );
-                    self.find("InvalidSourceRange", message);
-                }
+        match load_balancer::source_ranges(spec) {
+            Ok(sources) => self.sources = sources.map(Arc::from),
+            Err(reason) => {
+                self.addresses.clear();
+                self.find("InvalidSourceRange", format!("the Service is not served: {reason}"));
             }
         }
-        self.sources = (!ranges.is_empty()).then(|| sources.into());
     }
 
     /// Reads the annotations of transparent mode; returns if requests are balanced.

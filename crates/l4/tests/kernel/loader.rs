@@ -167,6 +167,7 @@ pub(crate) fn desired(node: usize, mode: DeliveryCase) -> DesiredState {
                 protocol,
                 has_client_affinity: false,
                 quic_server_id_length: None,
+                source_ranges: None,
                 endpoints: vec![endpoint.clone()],
             });
         }

@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use balance::MaglevTable;
-use l4::{EndpointSpec, FlowKey, TABLE_SIZE, TransportProtocol, flow_slot, server_id};
+use l4::{
+    DropReason, EndpointSpec, FlowKey, ServiceSpec, TABLE_SIZE, TransportProtocol, flow_slot,
+    server_id,
+};
 
 use crate::frame::{TestFrame, address};
 use crate::node::{TestNode, endpoint, on_node, service};
@@ -42,6 +45,53 @@ fn kernel_chooses_as_the_table_says() {
             counts.len() == 5 && counts.values().all(|&it| (60..150).contains(&it)),
             "{counts:?}"
         );
+    });
+}
+
+#[test]
+fn service_with_ranges_serves_new_connections_of_its_clients_alone() {
+    on_node(|node| {
+        let pods = pods(node, 3);
+        let restricted = |ranges: &[&str]| ServiceSpec {
+            source_ranges: Some(ranges.iter().map(|it| it.parse().unwrap()).collect()),
+            ..service(VIP, TransportProtocol::Tcp, pods.clone())
+        };
+        let frame = |client: &str| TestFrame::syn(client, VIP).bytes();
+        node.serve_as(restricted(&["198.51.100.0/30", "192.0.2.0/24", "2001:db8::/32"]));
+        node.redirect(&TestFrame::syn("198.51.100.3:1", VIP));
+        node.redirect(&TestFrame::syn("192.0.2.200:1", VIP));
+        node.assert_dropped(&frame("198.51.100.4:1"), DropReason::SourceRange);
+        // No IPv4 address is in a range of IPv6, not even one of all addresses.
+        node.serve_as(restricted(&["::/0"]));
+        node.assert_dropped(&frame("198.51.100.2:1"), DropReason::SourceRange);
+        // Connections that are open stay, as with the proxy.
+        node.redirect(&TestFrame::tcp("198.51.100.3:1", VIP));
+        node.assert_dropped(&frame("198.51.100.3:2"), DropReason::SourceRange);
+
+        node.serve_as(restricted(&["0.0.0.0/0"]));
+        node.redirect(&TestFrame::syn("198.51.100.2:1", VIP));
+        node.serve_as(service(VIP, TransportProtocol::Tcp, pods.clone()));
+        node.redirect(&TestFrame::syn("198.51.100.4:1", VIP));
+        assert!(node.data_path.contents().unwrap().source_ranges.is_empty());
+    });
+}
+
+#[test]
+fn ranges_of_one_service_are_not_those_of_another() {
+    on_node(|node| {
+        const OTHER: &str = "203.0.113.1:444";
+        let pods = pods(node, 1);
+        for (vip, range) in [(VIP, "198.51.100.0/24"), (OTHER, "192.0.2.0/24")] {
+            node.serve_as(ServiceSpec {
+                source_ranges: Some(vec![range.parse().unwrap()]),
+                ..service(vip, TransportProtocol::Tcp, pods.clone())
+            });
+        }
+        node.redirect(&TestFrame::syn("198.51.100.1:1", VIP));
+        node.redirect(&TestFrame::syn("192.0.2.1:1", OTHER));
+        let crossed = TestFrame::syn("192.0.2.1:1", VIP).bytes();
+        node.assert_dropped(&crossed, DropReason::SourceRange);
+        assert_eq!(node.data_path.contents().unwrap(), *node.table.contents());
     });
 }
 

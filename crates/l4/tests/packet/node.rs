@@ -260,6 +260,7 @@ pub(crate) fn service(
         protocol,
         has_client_affinity: false,
         quic_server_id_length: None,
+        source_ranges: None,
         endpoints,
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
@@ -67,6 +68,8 @@ pub(crate) struct L4Agent {
     known: KnownLinks,
     settings: Option<NodeSettings>,
     attached: BTreeSet<(u32, ProgramHook)>,
+    /// True if the maps of other versions are gone.
+    has_forgotten_layouts: bool,
     pub(super) findings: BTreeSet<PlanFinding>,
     /// When each finding was first there, and if it was logged.
     seen: BTreeMap<PlanFinding, (Instant, bool)>,
@@ -128,6 +131,7 @@ impl L4Agent {
             desired: None,
             settings: None,
             attached,
+            has_forgotten_layouts: false,
             findings: BTreeSet::new(),
             seen: BTreeMap::new(),
             is_unresolved: false,
@@ -489,6 +493,9 @@ impl L4Agent {
         for (index, name) in uplinks {
             self.attach(name, *index, ProgramHook::NodeOut)?;
             self.attach(name, *index, ProgramHook::LbIn)?;
+        }
+        if !mem::replace(&mut self.has_forgotten_layouts, true) {
+            self.data_path.forget_other_layouts()?;
         }
         // Only uplinks have the program for replies of the node.
         let is_wanted = |index: u32| uplinks.iter().any(|(it, _)| *it == index);

@@ -1,6 +1,5 @@
 //! The HTTP API of the agent: probes, metrics, and what the data path serves, as JSON.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::extract::{Path, State};
@@ -8,13 +7,12 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use l4::{EndpointPlace, NodeWay, VipAnnouncement};
-use serde::Serialize;
 use serde_json::json;
 
 use super::agent::L4Agent;
 use super::flow_report::{self, FlowQuestion};
 use super::metrics;
+use super::overview::L4Overview;
 use crate::admin::ExpositionFormat;
 
 const INDEX: &str = "\
@@ -67,6 +65,13 @@ impl AgentState {
         let is_up = self.agent.as_ref().is_some_and(|it| it.desired.is_some());
         (!is_up).then_some("starting")
     }
+
+    fn overview(&self) -> L4Overview {
+        let mut overview = self.agent.as_ref().map_or_else(L4Overview::default, L4Overview::of);
+        overview.unready = self.unready_reason().map(str::to_owned);
+        overview.problems = self.problems.clone();
+        overview
+    }
 }
 
 async fn ready(State(state): State<SharedState>) -> (StatusCode, String) {
@@ -85,9 +90,9 @@ async fn show_metrics(State(state): State<SharedState>, headers: HeaderMap) -> R
     ([(header::CONTENT_TYPE, format.content_type())], text).into_response()
 }
 
-async fn overview(State(state): State<SharedState>) -> Json<AgentOverview> {
+async fn overview(State(state): State<SharedState>) -> Json<L4Overview> {
     let state = state.lock().unwrap_or_else(PoisonError::into_inner);
-    Json(AgentOverview::of(&state))
+    Json(state.overview())
 }
 
 async fn explain(State(state): State<SharedState>, Path(flow): Path<String>) -> Response {
@@ -104,93 +109,5 @@ async fn explain(State(state): State<SharedState>, Path(flow): Path<String>) -> 
             let error = state.unready_reason().unwrap_or("starting");
             (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "error": error }))).into_response()
         }
-    }
-}
-
-/// State of the data path as JSON.
-#[derive(Serialize)]
-struct AgentOverview {
-    /// The reason why nothing is served, or why the last change is not in force.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    unready: Option<String>,
-    addresses: BTreeMap<String, &'static str>,
-    services: Vec<ServiceView>,
-    nodes: BTreeMap<String, String>,
-    not_served: Vec<String>,
-    problems: Vec<String>,
-}
-
-#[derive(Serialize)]
-struct ServiceView {
-    service: String,
-    address: String,
-    protocol: &'static str,
-    endpoints: Vec<EndpointView>,
-}
-
-#[derive(Serialize)]
-struct EndpointView {
-    address: String,
-    /// `local`, `host-network`, or the name of the node.
-    place: String,
-    draining: bool,
-    new_connections: bool,
-}
-
-impl AgentOverview {
-    fn of(state: &AgentState) -> Self {
-        let mut overview = Self {
-            unready: state.unready_reason().map(str::to_owned),
-            addresses: BTreeMap::new(),
-            services: Vec::new(),
-            nodes: BTreeMap::new(),
-            not_served: Vec::new(),
-            problems: state.problems.clone(),
-        };
-        let Some(agent) = &state.agent else { return overview };
-        let findings = agent.findings.iter();
-        overview.not_served = findings.map(|it| format!("{}: {}", it.object, it.message)).collect();
-        let Some(desired) = &agent.desired else { return overview };
-        for (vip, announcement) in &desired.vips {
-            let text = match announcement {
-                VipAnnouncement::Silent => "silent",
-                VipAnnouncement::Announced(_) => "announced",
-            };
-            overview.addresses.insert(vip.to_string(), text);
-        }
-        for (name, node) in &desired.nodes {
-            overview.nodes.insert(name.clone(), way_label(&node.way).to_owned());
-        }
-        for service in &desired.services {
-            let endpoints = service.endpoints.iter().map(|it| EndpointView {
-                address: it.address.to_string(),
-                place: place_label(&it.place).to_owned(),
-                draining: it.is_draining,
-                new_connections: it.weight > 0 && !it.is_draining,
-            });
-            overview.services.push(ServiceView {
-                service: agent.service_name(service.address, service.protocol).to_owned(),
-                address: service.address.to_string(),
-                protocol: flow_report::protocol_label(service.protocol),
-                endpoints: endpoints.collect(),
-            });
-        }
-        overview
-    }
-}
-
-fn place_label(place: &EndpointPlace) -> &str {
-    match place {
-        EndpointPlace::Local(_) => "local",
-        EndpointPlace::HostNetwork => "host-network",
-        EndpointPlace::Node(name) => name,
-    }
-}
-
-fn way_label(way: &NodeWay) -> &'static str {
-    match way {
-        NodeWay::Layer2 { .. } => "layer2",
-        NodeWay::Vxlan { .. } => "vxlan",
-        NodeWay::FullNat { .. } => "full-nat",
     }
 }

@@ -93,6 +93,7 @@ fn service_spec(
         protocol: port.protocol,
         has_client_affinity: port.has_client_affinity,
         quic_server_id_length: port.quic_server_id_length,
+        source_ranges: port.source_ranges.clone(),
         endpoints,
     }
 }

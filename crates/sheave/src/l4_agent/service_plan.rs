@@ -14,6 +14,7 @@ use gateway::objects::{
 };
 use gateway::transparent::BALANCE_ANNOTATION;
 use gateway::{AddressFilter, ApiObject};
+use ipnet::IpNet;
 use l4::TransportProtocol;
 
 /// Addresses in the statuses of Services, by namespace and name.
@@ -38,6 +39,8 @@ pub(super) struct PlannedPort {
     pub(super) protocol: TransportProtocol,
     pub(super) has_client_affinity: bool,
     pub(super) quic_server_id_length: Option<u8>,
+    /// Networks of the clients; `None` is all.
+    pub(super) source_ranges: Option<Vec<IpNet>>,
     pub(super) endpoints: Vec<PlannedEndpoint>,
 }
 
@@ -96,6 +99,14 @@ pub(super) fn plan(
             plan.findings.insert(PlanFinding::new(&label, reason));
             continue;
         }
+        let source_ranges = match load_balancer::source_ranges(&service.spec) {
+            Ok(ranges) => ranges,
+            Err(reason) => {
+                left.extend(vips.iter().copied());
+                plan.findings.insert(PlanFinding::new(&label, reason));
+                continue;
+            }
+        };
         let slices = slices.get(&(&*name.0, &*name.1)).map_or(&[][..], Vec::as_slice);
         for vip in vips {
             if let Some(reason) = reason_against_address(*vip, &plan.nodes) {
@@ -120,6 +131,7 @@ pub(super) fn plan(
                         protocol,
                         &mut plan.findings,
                     ),
+                    source_ranges: source_ranges.clone(),
                     endpoints: endpoints(service, port, vip.is_ipv4(), slices, this_node),
                 };
                 let key = (planned.address, protocol as u8);
@@ -176,13 +188,7 @@ fn slices(objects: &[ApiObject]) -> SlicesByService<'_> {
 /// Returns why a Service stays with the proxy.
 fn reason_for_proxy(service: &TypedObject<ServiceSpec>) -> Option<&'static str> {
     let annotation = service.metadata.annotations.get(BALANCE_ANNOTATION);
-    let mut ranges = service.spec.load_balancer_source_ranges.iter().flatten();
-    if annotation.is_some_and(|it| it == "requests") {
-        return Some("the proxy balances its requests");
-    }
-    ranges
-        .any(|it| !it.trim().is_empty())
-        .then_some("the proxy enforces its loadBalancerSourceRanges")
+    annotation.is_some_and(|it| it == "requests").then_some("the proxy balances its requests")
 }
 
 /// Returns why an address cannot be a virtual one: all packets to it would be taken.

@@ -76,6 +76,14 @@ impl AgentFiles {
         command
     }
 
+    /// Returns a command that shows the traffic of the agent of a node.
+    pub(crate) fn top() -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sheave"));
+        command.args(["top", "--admin", ADMIN, "--interval", "10ms", "--count", "1"]);
+        command.stdin(Stdio::null());
+        command
+    }
+
     /// Starts the agent of a node. The first one announces the addresses.
     pub(crate) fn start(&self, network: &TestNetwork, node: usize, more: &[&str]) -> AgentProcess {
         let mut command = self.command(node, more);

@@ -80,6 +80,12 @@ fn agent_tells_what_it_serves_and_why() {
             assert!(text.contains(part), "{part} in {text:?}, {output:?}");
         }
     }
+    let mut top = AgentFiles::top();
+    let output = network.nodes[0].run(move || top.output().unwrap());
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    for part in ["default/web", PODS[1][0], NAMES[1], "serving"] {
+        assert!(text.contains(part), "{part} in {text:?}, {output:?}");
+    }
     for (path, parts) in [
         ("/readyz", ["200 OK", "ready"].as_slice()),
         (

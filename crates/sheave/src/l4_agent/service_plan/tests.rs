@@ -59,8 +59,10 @@ fn planned(text: &str) -> String {
     for port in plan.ports {
         let quic = port.quic_server_id_length.map(|it| format!(" quic={it}")).unwrap_or_default();
         let affinity = if port.has_client_affinity { " affinity" } else { "" };
+        let sources = port.source_ranges.iter().flatten().map(|it| format!(" sources={it}"));
+        let sources: String = sources.collect();
         let PlannedPort { service, address, protocol, .. } = &port;
-        writeln!(lines, "{service} {address} {protocol:?}{affinity}{quic}").unwrap();
+        writeln!(lines, "{service} {address} {protocol:?}{affinity}{quic}{sources}").unwrap();
         for PlannedEndpoint { address, node, state } in &port.endpoints {
             writeln!(lines, "  {address} {} {state:?}", node.as_deref().unwrap_or("-")).unwrap();
         }
@@ -177,7 +179,11 @@ fn services_that_ask_for_more_stay_with_the_proxy() {
     check(&service("a", requests, "", VIP, POD_A), &["! shop/a: the proxy balances its requests"]);
     check(
         &service("a", "", ", loadBalancerSourceRanges: [198.51.100.0/24]", VIP, POD_A),
-        &["! shop/a: the proxy enforces its loadBalancerSourceRanges"],
+        &["shop/a 192.0.2.65:80 Tcp sources=198.51.100.0/24", "  10.1.1.2:8080 n1 Ready"],
+    );
+    check(
+        &service("a", "", ", loadBalancerSourceRanges: [198.51.100.0/33]", VIP, POD_A),
+        &["! shop/a: \"198.51.100.0/33\" in loadBalancerSourceRanges is no CIDR block"],
     );
 }
 
