@@ -136,6 +136,22 @@ async fn only_the_proxy_of_the_api_server_is_served() {
 }
 
 #[tokio::test]
+async fn each_api_describes_itself() {
+    let server = TestServer::start().await;
+    let proxy = server.authority.issue(PROXY);
+    for (path, text) in [
+        ("/apis", "v1beta2"),
+        ("/apis/external.metrics.k8s.io", "external.metrics.k8s.io/v1beta1"),
+        ("/apis/external.metrics.k8s.io/v1beta1", "sheave_requests_per_second"),
+        ("/apis/custom.metrics.k8s.io", "custom.metrics.k8s.io/v1beta2"),
+        ("/apis/custom.metrics.k8s.io/v1beta2", "services/sheave_demand"),
+    ] {
+        let served = server.ask(path, USER, Some(proxy.clone())).await;
+        assert!(served.starts_with("HTTP/1.1 200 ") && served.contains(text), "{served}");
+    }
+}
+
+#[tokio::test]
 async fn certificate_out_of_its_time_is_named_in_the_response() {
     let server = TestServer::start().await;
     let path = "/apis/external.metrics.k8s.io/v1beta1";
