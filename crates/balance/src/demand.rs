@@ -19,7 +19,10 @@ use crate::time::{Time, nanos};
 
 /// Demand of rejected requests.
 mod rejected;
+/// Rates of requests.
+mod rates;
 
+pub use rates::{RateAverager, RequestCounts, RequestRates};
 pub use rejected::RejectedDemand;
 
 /// Default averaging window: the sync period of Kubernetes' HorizontalPodAutoscaler
@@ -207,6 +210,18 @@ impl DemandTotals {
         counts.into_iter().fold(0, u64::wrapping_add)
     }
 
+    /// Returns the number of requests that have asked for a slot so far, and of those that were
+    /// rejected. A request that is retried counts for each slot that it asks for; a queued request
+    /// whose client disconnects no longer counts.
+    pub fn counts(&self) -> RequestCounts {
+        let ended = self.served.wrapping_add(self.rejected_requests);
+        let requests = [self.in_flight.count, self.queued.count].into_iter();
+        RequestCounts {
+            requests: requests.fold(ended, u64::wrapping_add),
+            rejected: self.rejected_requests,
+        }
+    }
+
     fn integrals(&self, now: Time) -> [u64; 3] {
         [self.in_flight, self.queued, self.rejected].map(|integral| integral.at(now))
     }
@@ -267,6 +282,7 @@ pub struct DemandAverager {
     readings: VecDeque<DemandReading>,
     last: DemandReading,
     totals: DemandTotals,
+    rates: RateAverager,
     /// Requests served and the time that they took, in nanoseconds; older requests count less.
     served: (f64, f64),
 }
@@ -284,7 +300,8 @@ impl DemandAverager {
     pub fn new(at: Time) -> Self {
         let last = DemandReading { at, request_nanos: [0; 3] };
         let readings = VecDeque::from([last]);
-        Self { readings, last, totals: DemandTotals::default(), served: (0.0, 0.0) }
+        let rates = RateAverager::new(at);
+        Self { readings, last, totals: DemandTotals::default(), rates, served: (0.0, 0.0) }
     }
 
     /// Records the totals at `at`: the sum over all workers. A reading older than the last one is
@@ -302,6 +319,7 @@ impl DemandAverager {
             self.last.request_nanos[kind] += i128::from(more);
         }
         self.learn_service_time(at, &totals);
+        self.rates.record(at, totals.counts());
         self.totals = totals;
         self.last.at = at;
         if self.readings.back().is_none_or(|kept| is_before(kept.at, at, INTERVAL)) {
@@ -329,6 +347,11 @@ impl DemandAverager {
                 / nanos(elapsed) as f64
         };
         RequestDemand { in_flight: mean(0), queued: mean(1), rejected: mean(2) }
+    }
+
+    /// Returns the mean rates of requests over the last [`WINDOW`] before the last reading.
+    pub fn rates(&self) -> RequestRates {
+        self.rates.rates()
     }
 
     /// Returns the demand at the last reading.

@@ -6,6 +6,8 @@
 
 /// Demand that other replicas report.
 mod demand;
+/// Rates of requests that other replicas report.
+mod rates;
 /// Refusals of endpoints at other replicas.
 mod refusal;
 /// Endpoints that other replicas cannot reach.
@@ -18,6 +20,9 @@ pub use demand::{
     MAX_REPORTED_DEMAND_MILLI, PeerDemand, REPORTED_WINDOWS, ReportedDemand,
 };
 pub use outage::{MAX_OUTAGE_REPORTS, OutageHints, OutageMessage};
+pub use rates::{
+    MAX_REPORTED_RATE_MILLI, MAX_ROUTE_REPORTS, PeerRates, ReportedRates, RouteHash, RouteReport,
+};
 pub use refusal::{MAX_REFUSAL_REPORTS, RefusalHints, RefusalMessage, RefusalReport};
 pub use suspicion::SuspicionHints;
 
@@ -28,6 +33,8 @@ pub enum ReportRefusal {
     Absurd,
     /// This replica has no such backend. Other reports of the message count.
     UnknownBackend,
+    /// This replica has no such route. Other reports of the message count.
+    UnknownRoute,
     /// This replica has no such endpoint. Other reports of the message count.
     UnknownEndpoint,
     /// Peers have reduced the limit of the endpoint for as long as a refusal can, or have had it
@@ -37,14 +44,20 @@ pub enum ReportRefusal {
 
 impl ReportRefusal {
     /// All reasons.
-    pub const ALL: [Self; 4] =
-        [Self::Absurd, Self::UnknownBackend, Self::UnknownEndpoint, Self::Exhausted];
+    pub const ALL: [Self; 5] = [
+        Self::Absurd,
+        Self::UnknownBackend,
+        Self::UnknownRoute,
+        Self::UnknownEndpoint,
+        Self::Exhausted,
+    ];
 
     /// Returns the name, as metrics have it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Absurd => "absurd",
             Self::UnknownBackend => "unknown_backend",
+            Self::UnknownRoute => "unknown_route",
             Self::UnknownEndpoint => "unknown_endpoint",
             Self::Exhausted => "exhausted",
         }

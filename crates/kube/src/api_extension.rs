@@ -48,12 +48,14 @@ pub enum ApiExtensionError {
     )]
     Settings(&'static str),
     /// The group has no APIService.
-    #[error("APIService {0} does not exist: the chart creates it with metricsApi.enabled")]
+    #[error(
+        "APIService {0} does not exist: the chart creates it with metricsApi.enabled and metricsApi.groups"
+    )]
     Unregistered(String),
     /// The group belongs to another Service.
     #[error(
-        "APIService {name} belongs to {owner}: a cluster has one provider of it; uninstall the other one, or turn off \
-         metricsApi"
+        "APIService {name} belongs to {owner}: a cluster has one provider of it; uninstall the other one, or leave \
+         the API out of metricsApi.groups"
     )]
     Foreign {
         /// Name of the APIService.
@@ -81,6 +83,8 @@ pub struct AccessedResource<'a> {
     pub group: &'a str,
     /// Resource; `*` is every one.
     pub resource: &'a str,
+    /// Subresource.
+    pub subresource: Option<&'a str>,
     /// Namespace; `None`: all of them.
     pub namespace: Option<&'a str>,
     /// Verb.
@@ -111,6 +115,7 @@ impl ClusterClient {
         let attributes = ResourceAttributes {
             group: Some(resource.group.to_owned()),
             resource: Some(resource.resource.to_owned()),
+            subresource: resource.subresource.map(str::to_owned),
             namespace: resource.namespace.map(str::to_owned),
             verb: Some(resource.verb.to_owned()),
             ..ResourceAttributes::default()
@@ -171,7 +176,8 @@ impl ClusterClient {
     }
 }
 
-async fn answer<T>(
+/// Returns the answer to a request within a time limit.
+pub(crate) async fn answer<T>(
     request: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, ApiExtensionError> {
     match timeout(REQUEST_TIMEOUT, request).await {

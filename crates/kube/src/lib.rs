@@ -25,6 +25,8 @@ mod leader_election;
 mod own_secret;
 /// Questions of an extension API server.
 mod api_extension;
+/// HorizontalPodAutoscalers.
+mod autoscalers;
 /// Events of objects, for operators.
 mod events;
 /// The node of this process: its labels, and the pods on it.

@@ -21,6 +21,7 @@ use tls::{EndpointTlsContext, EndpointTlsFactory, SniTable, TlsInfo};
 use crate::affinity::AffinityKey;
 use crate::backend::{Backend, BackendConfigRef, SlotShare};
 use crate::config_cell::{CachedConfig, ConfigCell};
+use crate::demand::route_rates::RouteRates;
 use crate::dial::pool::EndpointData;
 use crate::failure::Failure;
 use crate::interception::ConnectionInterceptor;
@@ -266,6 +267,7 @@ pub(crate) struct Route {
     pub(crate) name: Arc<str>,
     /// One per worker.
     pub(crate) counters: Box<[RouteCounters]>,
+    pub(crate) rates: RouteRates,
 }
 
 /// The state that outlives Snapshots, by the names that Snapshots use.
@@ -340,7 +342,8 @@ impl StateRegistry {
                 let known = self.routes.get(&rule.name).map(Arc::clone);
                 known.unwrap_or_else(|| {
                     let counters = (0..workers).map(|_| RouteCounters::default()).collect();
-                    Arc::new(Route { name: Arc::clone(&rule.name), counters })
+                    let (name, rates) = (Arc::clone(&rule.name), RouteRates::new());
+                    Arc::new(Route { name, counters, rates })
                 })
             })
             .collect();

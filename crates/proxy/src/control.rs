@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use balance::demand::WINDOW;
+use balance::demand::{RequestRates, WINDOW};
 use balance::rate_limit::ReplicaPart;
 use balance::{RequestDemand, SlotAssignment};
 use gateway::Snapshot;
@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::accept::bind::TcpOrUdpSocket;
 use crate::active_config::{
-    ActiveConfig, ActiveListener, BoundListener, ListenerHttp3, StateRegistry,
+    ActiveConfig, ActiveListener, BoundListener, ListenerHttp3, Route, StateRegistry,
 };
 use crate::affinity::AffinityKey;
 use crate::alt_svc;
@@ -149,6 +149,8 @@ pub struct BackendView {
     pub demand: RequestDemand,
     /// The same at all replicas together, as far as they report to this one.
     pub demand_of_all_replicas: RequestDemand,
+    /// Rates of requests over the [`WINDOW`] at all replicas together.
+    pub rates_of_all_replicas: RequestRates,
     /// Mean time for which a request holds a slot; `None`: no request has finished yet.
     pub service_time: Option<Duration>,
     pub endpoints: Vec<EndpointView>,
@@ -183,10 +185,21 @@ pub struct BackendDemand {
 }
 
 impl BackendDemand {
+    fn of(backend: &Arc<Backend>) -> Self {
+        let rises = backend.demand.subscribe_rises();
+        Self { backend: Arc::clone(backend), rises }
+    }
+
     /// Returns the mean over the last `window`, a minute at most, at all replicas that report to this one.
     #[must_use]
     pub fn average(&self, window: Duration) -> RequestDemand {
         self.backend.demand.average_of_all(window)
+    }
+
+    /// Returns the rates of requests over the last [`WINDOW`] at all replicas that report to this one.
+    #[must_use]
+    pub fn rates(&self) -> RequestRates {
+        self.backend.demand.rates_of_all()
     }
 
     /// True if the mean over the last `window` exceeded `threshold`. With a threshold of 0: true if there is or was any
@@ -459,8 +472,39 @@ impl Proxy {
     pub fn demand(&self, key: &BackendKey) -> Option<BackendDemand> {
         let active_config = self.shared.config.load();
         let backend = active_config.backends.iter().find(|backend| backend.key == *key)?;
-        let rises = backend.demand.subscribe_rises();
-        Some(BackendDemand { backend: Arc::clone(backend), rises })
+        Some(BackendDemand::of(backend))
+    }
+
+    /// Returns the demand for each backend that `is_selected` selects.
+    pub fn demands(
+        &self,
+        is_selected: impl Fn(&BackendKey) -> bool,
+    ) -> Vec<(BackendKey, BackendDemand)> {
+        let active_config = self.shared.config.load();
+        let selected = active_config.backends.iter().filter(|backend| is_selected(&backend.key));
+        selected.map(|backend| (backend.key.clone(), BackendDemand::of(backend))).collect()
+    }
+
+    /// Averages the rates of routes from now on, for [`rates_of_routes`](Self::rates_of_routes), and reports them to
+    /// other replicas. No request does anything for it.
+    pub fn average_routes(&self) {
+        self.shared.averages_routes.store(true, Ordering::Relaxed);
+        if let Some(leases) = &self.shared.leases {
+            leases.record_change();
+        }
+    }
+
+    /// Returns the rates over the last [`WINDOW`], at all replicas that report to this one, of each rule whose name
+    /// `is_selected` selects.
+    pub fn rates_of_routes(
+        &self,
+        is_selected: impl Fn(&str) -> bool,
+    ) -> Vec<(Arc<str>, RequestRates)> {
+        let active_config = self.shared.config.load();
+        let selected = active_config.routes.iter().filter(|route| is_selected(&route.name));
+        let rates =
+            |route: &Arc<Route>| (Arc::clone(&route.name), route.rates.of_all(&route.counters));
+        selected.map(rates).collect()
     }
 
     /// Calls `sink` with every value of every metric, those of one metric together.
@@ -524,6 +568,7 @@ fn view_backend(backend: &Backend) -> BackendView {
     BackendView {
         demand,
         demand_of_all_replicas: backend.demand.average_of_all(WINDOW),
+        rates_of_all_replicas: backend.demand.rates_of_all(),
         service_time,
         panicking: backend.health.is_panicking(),
         key: backend.key.clone(),

@@ -11,6 +11,7 @@ use std::time::Duration;
 use balance::Time;
 use balance::demand::{
     ASSUMED_SERVICE_TIME, DemandAverager, DemandShard, DemandTotals, RejectedDemand, RequestDemand,
+    RequestRates,
 };
 use balance::peer_reports::{DemandReport, PeerDemand};
 use tokio::sync::watch;
@@ -23,6 +24,8 @@ use crate::mutex::lock;
 pub(crate) mod refusal_history;
 /// The task that averages the workers' counts.
 pub(crate) mod averaging;
+/// Rates of requests of one route.
+pub(crate) mod route_rates;
 
 /// Demand for one backend.
 pub(crate) struct DemandTracker {
@@ -132,6 +135,11 @@ impl DemandTracker {
     pub(crate) fn average_of_all(&self, window: Duration) -> RequestDemand {
         let own = self.read(|averager| averager.average(window));
         own + lock(&self.peers).average(window, clock::now())
+    }
+
+    /// Returns the rates of requests at all replicas together.
+    pub(crate) fn rates_of_all(&self) -> RequestRates {
+        self.read(DemandAverager::rates) + lock(&self.peers).rates(clock::now())
     }
 
     /// True if there is demand now at any replica, for a threshold of 0, or if the average of all

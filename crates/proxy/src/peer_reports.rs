@@ -6,14 +6,16 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use balance::Time;
 use balance::peer_reports::{
     BackendHash, DemandMessage, OutageHints, OutageMessage, RefusalHints, RefusalMessage,
-    RefusalReport, ReportRefusal, SuspicionHints,
+    RefusalReport, ReportRefusal, RouteHash, SuspicionHints,
 };
 use gateway::snapshot::HeededRefusals;
 
+use crate::active_config::Route;
 use crate::backend::Backend;
 use crate::control::Proxy;
 use crate::dial::pool::Endpoint;
@@ -34,6 +36,8 @@ pub struct PeerReports {
     /// Generation of the configuration that `backends` has.
     generation: Option<u64>,
     backends: BTreeMap<BackendHash, Arc<Backend>>,
+    /// Routes, if their rates are averaged.
+    routes: BTreeMap<RouteHash, Arc<Route>>,
     /// True if `backends` has changed since the last step.
     has_new_backends: bool,
     demand: DemandReporter,
@@ -79,6 +83,7 @@ impl PeerReports {
             signal,
             generation: None,
             backends: BTreeMap::new(),
+            routes: BTreeMap::new(),
             has_new_backends: false,
             demand: DemandReporter::default(),
             refusals: RefusalReporter::default(),
@@ -98,7 +103,7 @@ impl PeerReports {
         let refusing = self.signal.take_refusing().into_iter();
         let refusing = refusing.filter_map(|address| self.endpoint(address).ok()).collect();
         DueReports {
-            demand: self.demand.step(&self.backends, is_urgent, now),
+            demand: self.demand.step(&self.backends, &self.routes, is_urgent, now),
             refusals: self.refusals.step(refusing, now),
             outages: self.outages.step(
                 self.signal.take_new_outage(),
@@ -139,7 +144,31 @@ impl PeerReports {
                 None => result = self.count(Err(ReportRefusal::UnknownBackend)),
             }
         }
+        self.take_route_rates(peer, message, now).and(result)
+    }
+
+    /// Takes the rates of routes, unless this replica does not average them: then no autoscaler asks it.
+    fn take_route_rates(
+        &mut self,
+        peer: SocketAddr,
+        message: &DemandMessage,
+        now: Time,
+    ) -> Result<(), ReportRefusal> {
+        let mut result = Ok(());
+        if !self.averages_routes() {
+            return result;
+        }
+        for report in &message.routes {
+            match self.routes.get(&report.route) {
+                Some(route) => route.rates.record_peer(peer, report.rates, now),
+                None => result = self.count(Err(ReportRefusal::UnknownRoute)),
+            }
+        }
         result
+    }
+
+    fn averages_routes(&self) -> bool {
+        self.proxy.shared().averages_routes.load(Ordering::Relaxed)
     }
 
     /// Takes a message about endpoints that refuse requests of a peer. They get less for a time, as if they had refused
@@ -258,6 +287,9 @@ impl PeerReports {
             let config = self.proxy.shared().config.load();
             let of = |it: &Arc<Backend>| (BackendHash::of(&it.name), Arc::clone(it));
             self.backends = config.backends.iter().map(of).collect();
+            let routes = config.routes.iter().filter(|_| self.averages_routes());
+            let of = |it: &Arc<Route>| (RouteHash::of(&it.name), Arc::clone(it));
+            self.routes = routes.map(of).collect();
         }
     }
 }

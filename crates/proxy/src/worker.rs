@@ -43,6 +43,8 @@ pub(crate) struct ProxyState {
     pub(crate) workers: Box<[WorkerHandle]>,
     /// True if histograms keep trace IDs as exemplars.
     pub(crate) exemplars: bool,
+    /// True if the rates of routes are averaged, and reported to other replicas.
+    pub(crate) averages_routes: AtomicBool,
     /// Number of replicas over which caps are divided.
     pub(crate) replicas: AtomicUsize,
     /// Wakes the health thread.
@@ -175,6 +177,7 @@ impl ProxyState {
             config: ConfigCell::new(ActiveConfig::default()),
             workers: commands.into_iter().map(handle).collect(),
             exemplars,
+            averages_routes: AtomicBool::new(false),
             replicas: AtomicUsize::new(1),
             health_waker: HealthWaker::default(),
             outages: OutageList::default(),

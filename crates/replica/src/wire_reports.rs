@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use balance::peer_reports::{
     BackendHash, DemandMessage, DemandReport, MAX_DEMAND_REPORTS, MAX_OUTAGE_REPORTS,
-    MAX_REFUSAL_REPORTS, OutageMessage, REPORTED_WINDOWS, RefusalMessage, RefusalReport,
-    ReportedDemand,
+    MAX_REFUSAL_REPORTS, MAX_ROUTE_REPORTS, OutageMessage, REPORTED_WINDOWS, RefusalMessage,
+    RefusalReport, ReportedDemand, ReportedRates, RouteHash, RouteReport,
 };
 use prost::Message;
 
@@ -19,6 +19,8 @@ const KINDS: usize = 3;
 pub(crate) struct WireDemandMessage {
     #[prost(message, repeated, tag = "1")]
     reports: Vec<WireDemandReport>,
+    #[prost(message, repeated, tag = "2")]
+    routes: Vec<WireRouteReport>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -30,11 +32,31 @@ struct WireDemandReport {
     /// each window. A later version may have more of them.
     #[prost(uint64, repeated, tag = "2")]
     demand_milli: Vec<u64>,
+    /// As those of a route. A sender that does not know the field leaves it out.
+    #[prost(uint64, repeated, tag = "3")]
+    rates_milli: Vec<u64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct WireRouteReport {
+    /// A hash: its bytes are rarely zero.
+    #[prost(fixed64, tag = "1")]
+    route: u64,
+    /// Requests per second and rejected ones, in thousandths.
+    #[prost(uint64, repeated, tag = "2")]
+    rates_milli: Vec<u64>,
 }
 
 impl From<&DemandMessage> for WireDemandMessage {
     fn from(message: &DemandMessage) -> Self {
-        Self { reports: message.reports.iter().map(WireDemandReport::from).collect() }
+        let route = |report: &RouteReport| {
+            let RouteReport { route, rates } = report;
+            WireRouteReport { route: route.0, rates_milli: wire_rates(rates) }
+        };
+        Self {
+            reports: message.reports.iter().map(WireDemandReport::from).collect(),
+            routes: message.routes.iter().map(route).collect(),
+        }
     }
 }
 
@@ -43,20 +65,37 @@ impl TryFrom<WireDemandMessage> for DemandMessage {
 
     /// Returns the message. The receiver judges the numbers.
     fn try_from(wire: WireDemandMessage) -> Result<Self, WireError> {
-        if wire.reports.len() > MAX_DEMAND_REPORTS {
+        if wire.reports.len() > MAX_DEMAND_REPORTS || wire.routes.len() > MAX_ROUTE_REPORTS {
             return Err(WireError::Absurd);
         }
         let reports = wire.reports.into_iter().map(DemandReport::try_from);
-        Ok(Self { reports: reports.collect::<Result<_, _>>()? })
+        let route = |wire: WireRouteReport| {
+            let rates = rates(&wire.rates_milli);
+            RouteReport { route: RouteHash(wire.route), rates }
+        };
+        Ok(Self {
+            reports: reports.collect::<Result<_, _>>()?,
+            routes: wire.routes.into_iter().map(route).collect(),
+        })
     }
+}
+
+fn wire_rates(rates: &ReportedRates) -> Vec<u64> {
+    vec![rates.requests, rates.rejected]
+}
+
+/// Returns the rates of a report; those that the sender does not know are zero.
+fn rates(milli: &[u64]) -> ReportedRates {
+    let rate = |at: usize| milli.get(at).copied().unwrap_or_default();
+    ReportedRates { requests: rate(0), rejected: rate(1) }
 }
 
 impl From<&DemandReport> for WireDemandReport {
     fn from(report: &DemandReport) -> Self {
-        let DemandReport { backend, present, averages } = report;
+        let DemandReport { backend, present, averages, rates } = report;
         let numbers = |it: &ReportedDemand| [it.in_flight, it.queued, it.rejected];
         let demand_milli = [present].into_iter().chain(averages).flat_map(numbers).collect();
-        Self { backend: backend.0, demand_milli }
+        Self { backend: backend.0, demand_milli, rates_milli: wire_rates(rates) }
     }
 }
 
@@ -75,7 +114,8 @@ impl TryFrom<WireDemandReport> for DemandReport {
         for average in &mut averages {
             *average = demands.next().ok_or(WireError::Absurd)?;
         }
-        Ok(Self { backend: BackendHash(wire.backend), present, averages })
+        let rates = rates(&wire.rates_milli);
+        Ok(Self { backend: BackendHash(wire.backend), present, averages, rates })
     }
 }
 

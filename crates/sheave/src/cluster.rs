@@ -292,6 +292,7 @@ impl ClusterSource {
             secret: self.own_secret(&flags.metrics_api_secret),
             namespace: self.namespace.clone(),
             service: flags.metrics_api_service.clone(),
+            groups: flags.metrics_api_groups.clone(),
         }
     }
 

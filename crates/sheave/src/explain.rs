@@ -1,4 +1,5 @@
-//! `sheave explain`: how a request would be routed, and why; from files, without a running Sheave.
+//! `sheave explain`: how a request would be routed, and why; from files, without a running Sheave. With `--scaling`: how a
+//! Service will be scaled.
 
 /// The request, parsed from the command line.
 mod request;
@@ -8,6 +9,8 @@ mod describe;
 mod policy;
 /// Addresses of Services.
 mod service;
+/// The scaling of a Service.
+mod scaling;
 
 use std::path::PathBuf;
 
@@ -23,15 +26,21 @@ use crate::failure::Failure;
 use crate::files;
 use crate::flags::ExplainFlags;
 use request::ExplainRequest;
+pub(crate) use scaling::ServiceName;
 
 /// Maximum number of listed rules that do not serve the request; the nearest come first.
 const MAX_OTHER_RULES: usize = 20;
 
-/// Prints how the request would be routed.
+/// Prints how the request would be routed, or how the Service will be scaled.
 pub(crate) fn run(flags: &ExplainFlags) -> Result<(), Failure> {
-    let request =
-        ExplainRequest::parse(&flags.method, &flags.url, &flags.header).map_err(Failure::input)?;
-    let paths: &[PathBuf] = std::slice::from_ref(&flags.path);
+    if let Some(service) = &flags.scaling {
+        return scaling::run(service, flags);
+    }
+    let (Some(path), Some(method), Some(url)) = (&flags.path, &flags.method, &flags.url) else {
+        return Err(Failure::input("PATH, METHOD and URL are required without --scaling"));
+    };
+    let request = ExplainRequest::parse(method, url, &flags.header).map_err(Failure::input)?;
+    let paths: &[PathBuf] = std::slice::from_ref(path);
     let mut contents = files::read(paths);
     contents.settings.transparent = Some(any_node());
     let checked = configuration::check(contents).map_err(|problems| {

@@ -23,6 +23,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gateway::objects::MaxInFlight;
 
+use crate::explain::ServiceName;
 use crate::top::SortOrder;
 pub(crate) use cluster::ClusterFlags;
 pub(crate) use l4_agent::{DeliveryChoice, L4Flags};
@@ -63,12 +64,14 @@ pub(crate) enum CliCommand {
     /// Prints one line per error on standard output: file, document, object, field, message. The exit code is 1 if
     /// there is an error.
     Check(CheckFlags),
-    /// Explain how a request would be routed, and why.
+    /// Explain how a request would be routed, or how a Service will be scaled, and why.
     ///
     /// Reads files only and sends nothing. Prints the listener and the rule that would match and why no other rule
     /// does, the changes made to the request, the backends and endpoints it may go to, and every setting in effect with
-    /// its source.
-    Explain(ExplainFlags),
+    /// its source. With --scaling: reads the demand for a Service from a running Sheave, and HorizontalPodAutoscalers
+    /// from the API server of KUBECONFIG or of the pod. Prints what each autoscaler that scales by a metric of the
+    /// Service will do at its next sync.
+    Explain(Box<ExplainFlags>),
     /// Show live statistics of a running Sheave, per backend.
     ///
     /// Refreshes a table in the terminal: requests, failures and retries per second, requests in flight and the slots
@@ -301,25 +304,36 @@ Examples:
   sheave explain /etc/sheave GET http://shop.example/cart
   sheave explain gateway.yaml POST 'http://127.0.0.1:8080/search?q=a' -H 'Host: shop.example' -H 'X-Canary: yes'
 
+  sheave explain --scaling shop/web
+
 The port of the URL selects the listener.
-Exit codes: 0 success, 1 the request or the files are invalid, or no listener has that port.")]
+Exit codes: 0 success, 1 the request or the files are invalid, or no listener has that port; no route refers to the
+Service, or the admin API does not answer.")]
 pub(crate) struct ExplainFlags {
     /// File or directory, as for `sheave serve --config`.
-    #[arg(value_name = "PATH")]
-    pub(crate) path: PathBuf,
+    #[arg(value_name = "PATH", required_unless_present = "scaling")]
+    pub(crate) path: Option<PathBuf>,
 
     /// Method of the request, for example GET.
-    #[arg(value_name = "METHOD")]
-    pub(crate) method: String,
+    #[arg(value_name = "METHOD", required_unless_present = "scaling")]
+    pub(crate) method: Option<String>,
 
     /// URL of the request, as http://HOST:PORT/PATH?QUERY.
-    #[arg(value_name = "URL")]
-    pub(crate) url: String,
+    #[arg(value_name = "URL", required_unless_present = "scaling")]
+    pub(crate) url: Option<String>,
 
     /// Header field of the request, as 'name: value'; repeatable. A Host field overrides the host
     /// of the URL.
     #[arg(short = 'H', long, value_name = "FIELD")]
     pub(crate) header: Vec<String>,
+
+    /// Service whose scaling is explained, as NAME, NAMESPACE/NAME or NAMESPACE/NAME:PORT.
+    #[arg(long, value_name = "SERVICE", value_parser = ServiceName::parse, conflicts_with_all = ["path", "method", "url", "header"])]
+    pub(crate) scaling: Option<ServiceName>,
+
+    /// Address of the admin API that tells the demand for --scaling; with --lease-slots, any replica's.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9900", value_parser = values::admin_api)]
+    pub(crate) admin: SocketAddr,
 }
 
 /// Flags of `sheave top`.

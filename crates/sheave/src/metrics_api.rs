@@ -1,13 +1,23 @@
-//! The API `external.metrics.k8s.io`: demand of Services for the HorizontalPodAutoscaler, without KEDA and without
-//! Prometheus.
+//! The APIs `external.metrics.k8s.io` and `custom.metrics.k8s.io`: demand of Services, and rates of Services and routes,
+//! for the HorizontalPodAutoscaler, without KEDA and without Prometheus.
 //!
 //! It is an extension API server behind Kubernetes' aggregation layer. The API server forwards requests, and says which
 //! user has sent them; whether that user may read metrics is the API server's decision too.
 
-/// Metrics, and their values for a query.
+/// The groups of APIs.
+mod api_group;
+/// Metrics: their names and values.
+mod metric;
+/// Services and routes that a query selects.
+mod selection;
+/// Lists of external metrics.
 mod external_metric;
+/// Metrics of one object.
+mod object_metric;
 /// Label selectors.
 mod label_selector;
+/// The certificate of the API server's proxy.
+mod proxy_certificate;
 /// The user of a request.
 mod front_proxy;
 /// Access of users.
@@ -28,18 +38,23 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Json, Router};
 use kube::{ApiUser, ClusterClient, FrontProxySettings, OwnSecret};
-use proxy::{Proxy, WINDOW, clock};
+use proxy::{Proxy, clock};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::admin::BoundedListener;
 use crate::authority::AuthorityKeeper;
 use crate::failure::Failure;
-use access::MetricAccess;
-use external_metric::{ExternalMetric, GROUP_VERSION, MetricError};
+use access::{MetricAccess, MetricScope};
+pub(crate) use api_group::ApiGroup;
 use front_proxy::PeerIdentity;
+pub(crate) use label_selector::LabelSelector;
+use metric::MetricError;
+pub(crate) use metric::ScalingMetric;
+use object_metric::ObjectResource;
+use selection::MetricSelection;
 use tls_listener::TlsListener;
 use upkeep::{ApiService, ApiUpkeep, ServingCertificates};
 
@@ -54,6 +69,8 @@ pub(crate) struct MetricsApiCluster {
     /// Namespace and name of the Service through which the API server connects.
     pub(crate) namespace: String,
     pub(crate) service: String,
+    /// APIs to serve.
+    pub(crate) groups: Vec<ApiGroup>,
 }
 
 /// State shared by the handlers.
@@ -66,11 +83,27 @@ struct MetricsApi {
 /// Newest settings of the API server's proxy; `None`: they have not been read yet.
 type NewestSettings = watch::Receiver<Option<Arc<FrontProxySettings>>>;
 
-/// Part of a query that has an effect.
+/// Part of a query for external metrics that has an effect.
 #[derive(Deserialize)]
-struct MetricQuery {
+struct ExternalQuery {
     #[serde(default, rename = "labelSelector")]
     label_selector: String,
+}
+
+/// Part of a query for metrics of an object that has an effect.
+#[derive(Deserialize)]
+struct ObjectQuery {
+    #[serde(default, rename = "metricLabelSelector")]
+    label_selector: String,
+}
+
+/// Path of a query for metrics of an object.
+#[derive(Deserialize)]
+struct ObjectPath {
+    namespace: String,
+    resource: String,
+    name: String,
+    metric: String,
 }
 
 /// Binds the address of the API.
@@ -88,8 +121,9 @@ pub(crate) fn serve(
     proxy: Arc<Proxy>,
 ) -> AbortHandle {
     tracing::info!(address = %listener.address, "API of metrics for autoscalers");
-    let MetricsApiCluster { client, secret, namespace, service } = cluster;
-    let service = ApiService { namespace, name: service };
+    let MetricsApiCluster { client, secret, namespace, service, groups } = cluster;
+    proxy.average_routes();
+    let service = ApiService { namespace, name: service, groups: groups.clone() };
     let (certificates, newest_certificates) = watch::channel(None);
     let recipient = ServingCertificates(certificates);
     let keeper = AuthorityKeeper::start(secret, service.purpose(), recipient);
@@ -98,7 +132,8 @@ pub(crate) fn serve(
     let access = Arc::new(MetricAccess::new(client.clone()));
     let upkeep =
         ApiUpkeep { client, service, certificates: newest_certificates, settings, configs };
-    let app = router(newest_settings, value_router(MetricsApi { proxy, access }));
+    let values = value_router(&groups, MetricsApi { proxy, access });
+    let app = router(newest_settings, groups, values);
     let listener = TlsListener::new(listener, newest_configs);
     let serving = tokio::spawn(async move {
         let _keeper = keeper;
@@ -112,29 +147,36 @@ pub(crate) fn serve(
 }
 
 /// Returns the API: discovery, and `values` for the proxy in the API server alone; probes for everybody.
-fn router(settings: NewestSettings, values: Router) -> Router {
-    let versioned = Router::new()
-        .route("/apis", get(async || Json(groups())))
-        .route("/apis/external.metrics.k8s.io", get(async || Json(external_metric::group())))
-        .route(
-            "/apis/external.metrics.k8s.io/v1beta1",
-            get(async || Json(external_metric::resources())),
-        )
-        .merge(values)
-        .route_layer(middleware::from_fn_with_state(settings, authenticate));
+fn router(settings: NewestSettings, groups: Vec<ApiGroup>, values: Router) -> Router {
+    let described: Vec<_> = groups.iter().map(|group| group.description()).collect();
+    let list = json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": described });
+    let mut versioned = Router::new().route("/apis", get(async move || Json(list)));
+    for group in groups {
+        let path = format!("/apis/{}", group.name());
+        versioned = versioned.route(&path, get(async move || Json(group.description())));
+        let path = format!("/apis/{}", group.group_version());
+        versioned = versioned.route(&path, get(async move || Json(group.resources())));
+    }
+    let versioned =
+        versioned.merge(values).route_layer(middleware::from_fn_with_state(settings, authenticate));
     let probes = ["/healthz", "/livez", "/readyz"];
     let open =
         probes.into_iter().fold(Router::new(), |it, path| it.route(path, get(async || "ok")));
     versioned.merge(open).fallback(async || MetricError::not_found("no such path".to_owned()))
 }
 
-fn value_router(api: MetricsApi) -> Router {
-    let path = "/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{metric}";
-    Router::new().route(path, get(values)).with_state(api)
-}
-
-fn groups() -> serde_json::Value {
-    json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": [external_metric::group()] })
+fn value_router(groups: &[ApiGroup], api: MetricsApi) -> Router {
+    let mut router = Router::new();
+    for group in groups {
+        let path = format!("/apis/{}/namespaces/{{namespace}}", group.group_version());
+        router = match group {
+            ApiGroup::External => router.route(&format!("{path}/{{metric}}"), get(external_values)),
+            ApiGroup::Custom => {
+                router.route(&format!("{path}/{{resource}}/{{name}}/{{metric}}"), get(object_value))
+            }
+        };
+    }
+    router.with_state(api)
 }
 
 /// Finds out the user of a request; rejects it with 401 unless the API server's proxy names one.
@@ -147,41 +189,80 @@ async fn authenticate(
     let settings = settings.borrow().clone();
     let user = settings.and_then(|settings| peer.user(&settings, request.headers()));
     let Some(user) = user else {
-        let message = "only the API server's proxy is served: ask at /apis of the API server";
+        let message = peer.problem.unwrap_or_else(|| {
+            "only the API server's proxy is served: ask at /apis of the API server".to_owned()
+        });
         let (status, reason) = (StatusCode::UNAUTHORIZED, "Unauthorized");
-        return MetricError { status, reason, message: message.to_owned() }.into_response();
+        return MetricError { status, reason, message }.into_response();
     };
     request.extensions_mut().insert(user);
     next.run(request).await
 }
 
-async fn values(
+async fn external_values(
     State(api): State<MetricsApi>,
     Extension(user): Extension<ApiUser>,
     Path((namespace, metric)): Path<(String, String)>,
-    Query(query): Query<MetricQuery>,
-) -> Response {
-    match api.access.permits(&user, &namespace, &metric).await {
-        Ok(true) => {}
-        Ok(false) => return forbidden(&user, &namespace, &metric).into_response(),
-        Err(error) => return unavailable(&error.to_string()).into_response(),
-    }
-    let found = ExternalMetric::find(&metric).and_then(|metric| {
-        let timestamp = humantime::format_rfc3339_seconds(clock::wall()).to_string();
-        let demand = |key: &_| Some(api.proxy.demand(key)?.average(WINDOW));
-        let keys = api.proxy.backend_keys();
-        metric.query(&namespace, &query.label_selector, keys, &timestamp, demand)
-    });
-    match found {
-        Ok(list) => Json(list).into_response(),
-        Err(error) => error.into_response(),
+    Query(query): Query<ExternalQuery>,
+) -> Result<Json<Value>, MetricError> {
+    let scope =
+        MetricScope { namespace: namespace.clone(), resource: metric.clone(), subresource: None };
+    api.authorize(&user, ApiGroup::External, scope).await?;
+    let metric = ScalingMetric::find(&metric)?;
+    let selection = MetricSelection::by_labels(metric, &namespace, &query.label_selector)?;
+    let values = selection.read(&api.proxy)?;
+    Ok(Json(external_metric::list(metric, values, &timestamp())))
+}
+
+async fn object_value(
+    State(api): State<MetricsApi>,
+    Extension(user): Extension<ApiUser>,
+    Path(path): Path<ObjectPath>,
+    Query(query): Query<ObjectQuery>,
+) -> Result<Json<Value>, MetricError> {
+    let ObjectPath { namespace, resource, name, metric } = path;
+    let scope = MetricScope {
+        namespace: namespace.clone(),
+        resource: resource.clone(),
+        subresource: Some(metric.clone()),
+    };
+    api.authorize(&user, ApiGroup::Custom, scope).await?;
+    let resource = ObjectResource::find(&resource)?;
+    let metric = ScalingMetric::find(&metric)?;
+    let selection =
+        MetricSelection::by_name(metric, &namespace, resource.kind, &name, &query.label_selector)?;
+    let values = selection.read(&api.proxy)?;
+    Ok(Json(resource.list(metric, &namespace, &name, values, &timestamp())))
+}
+
+fn timestamp() -> String {
+    humantime::format_rfc3339_seconds(clock::wall()).to_string()
+}
+
+impl MetricsApi {
+    /// Returns an error unless the user may read the metric.
+    async fn authorize(
+        &self,
+        user: &ApiUser,
+        group: ApiGroup,
+        scope: MetricScope,
+    ) -> Result<(), MetricError> {
+        match self.access.permits(user, group, scope.clone()).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(forbidden(user, group, &scope)),
+            Err(error) => Err(unavailable(&error.to_string())),
+        }
     }
 }
 
-fn forbidden(user: &ApiUser, namespace: &str, metric: &str) -> MetricError {
+fn forbidden(user: &ApiUser, group: ApiGroup, scope: &MetricScope) -> MetricError {
+    let MetricScope { namespace, resource, subresource } = scope;
+    let metric = subresource.as_ref().map(|it| format!("/{it}")).unwrap_or_default();
     let message = format!(
-        "user {:?} cannot list {metric:?} in API group {GROUP_VERSION} in namespace {namespace:?}",
-        user.name
+        "user {:?} cannot {} \"{resource}{metric}\" in API group {} in namespace {namespace:?}",
+        user.name,
+        group.verb(),
+        group.group_version(),
     );
     MetricError { status: StatusCode::FORBIDDEN, reason: "Forbidden", message }
 }

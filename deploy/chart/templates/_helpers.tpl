@@ -36,6 +36,11 @@ app.kubernetes.io/instance: {{ .Values.name }}
 {{ .Values.name }}-metrics-api
 {{- end }}
 
+{{/* Version of an API of metrics, by the first word of its group. */}}
+{{- define "sheave.apiVersion" -}}
+{{ if eq . "external" }}v1beta1{{ else }}v1beta2{{ end }}
+{{- end }}
+
 {{/* Not empty if pods mount a Secret with the certificate of replicas. */}}
 {{- define "sheave.mountsCertificates" -}}
 {{- if and .Values.leases.enabled .Values.leases.certificateSecret }}yes{{ end }}

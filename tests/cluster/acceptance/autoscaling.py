@@ -27,17 +27,25 @@ class AutoscalingTest(ReplicaGroupTest):
     def autoscale(self, metric: str, service: str = "web", **spec: object) -> None:
         """Creates an HPA by a metric, whose target is the cap of a pod."""
         selector = {"selector": {"matchLabels": {"service": service}}} if service else {}
-        external = {
-            "metric": {"name": metric, **selector},
-            "target": {"type": "AverageValue", "averageValue": str(self.CAP)},
-        }
+        self.make_autoscaler({"type": "External", "external": {"metric": {"name": metric, **selector}}}, spec)
+
+    def autoscale_by_object(self, kind: str, metric: str, name: str = "web") -> None:
+        """Creates an HPA by a metric of a Service or an HTTPRoute."""
+        kinds = {"services": ("v1", "Service"), "httproutes": ("gateway.networking.k8s.io/v1", "HTTPRoute")}
+        described = dict(zip(("apiVersion", "kind"), kinds[kind], strict=True)) | {"name": name}
+        object_metric = {"describedObject": described, "metric": {"name": metric}}
+        self.make_autoscaler({"type": "Object", "object": object_metric}, {"maxReplicas": 1})
+
+    def make_autoscaler(self, metric: Object, spec: Object) -> None:
+        source = metric["external" if metric["type"] == "External" else "object"]
+        source["target"] = {"type": "AverageValue", "averageValue": str(self.CAP)}
         body = {
             "apiVersion": "autoscaling/v2",
             "kind": "HorizontalPodAutoscaler",
             "metadata": {"name": "web"},
             "spec": {
                 "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
-                "metrics": [{"type": "External", "external": external}],
+                "metrics": [metric],
                 "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}},
                 **spec,
             },

@@ -9,7 +9,9 @@ from __future__ import annotations
 import http.client
 import json
 import math
+import os
 import ssl
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -18,12 +20,14 @@ from contextlib import contextmanager
 from tests.cluster.acceptance import gateway
 from tests.cluster.acceptance.autoscaling import API_SERVICE, PATIENCE_SECONDS, AutoscalingTest
 from tests.cluster.acceptance.gateway import SYSTEM, kubectl
-from tests.cluster.acceptance.replicas import PODS_OF_SHEAVE
+from tests.cluster.acceptance.replicas import PODS_OF_SHEAVE, fetch
+from tests.cluster.layout import KUBECONFIG
 from tests.cluster.tests import running
 
 tearDownModule = running.stop
 
 GROUP = "/apis/external.metrics.k8s.io/v1beta1"
+OBJECT_GROUP = "/apis/custom.metrics.k8s.io/v1beta2"
 METRICS_PORT = 9904
 # Settings of the test cluster's controller, and the window of the metric.
 SYNC_SECONDS = 5.0
@@ -33,7 +37,8 @@ CLIENTS = 8
 
 
 def setUpModule() -> None:
-    gateway.install_chart("metricsApi.enabled=true", workload="deployment")
+    settings = ("metricsApi.enabled=true", "metricsApi.groups={external,custom}")
+    gateway.install_chart(*settings, workload="deployment")
 
 
 class MetricsApiTest(AutoscalingTest):
@@ -87,6 +92,53 @@ class MetricsApiTest(AutoscalingTest):
         self.autoscale("sheave_demand", service="", maxReplicas=2)
         self.wait_for_reason("matchLabels: {service: NAME}")
 
+    def test_reason_of_an_object_without_a_metric_is_in_the_condition(self) -> None:
+        self.autoscale_by_object("httproutes", "sheave_demand")
+        self.wait_for_reason("routes have no sheave_demand")
+        self.api.delete(self.autoscaler())
+        self.autoscale_by_object("services", "sheave_demand", name="cart")
+        self.wait_for_reason("no route refers to a Service")
+
+    def test_autoscaler_reads_metrics_of_a_service_and_of_a_route(self) -> None:
+        for kind, metric in [("services", "sheave_demand"), ("httproutes", "sheave_requests_per_second")]:
+            self.autoscale_by_object(kind, metric)
+            self.wait(self.is_scaling_active, f"a metric of {kind}", PATIENCE_SECONDS)
+            current = self.status()["currentMetrics"][0]
+            self.assertEqual(current["object"]["metric"]["name"], metric)
+            self.api.delete(self.autoscaler())
+
+    def test_rates_of_services_and_routes_are_those_of_all_replicas(self) -> None:
+        self.have_replicas(2)
+        self.addCleanup(self.have_replicas, 1)
+        with self.load(0.05, 4) as load:
+            self.wait(lambda: len(self.serving()) == 2, "requests at both replicas", PATIENCE_SECONDS)
+            time.sleep(WINDOW_SECONDS + 2)  # The window of the rates.
+            end = time.monotonic()
+            sent = sum(load.between(end - WINDOW_SECONDS, end).values()) / WINDOW_SECONDS
+            names = ["service=web", "route=web", "route=web,rule=0"]
+            rates = [self.value("sheave_requests_per_second", name) for name in names]
+            objects = [
+                "services/web/sheave_requests_per_second",
+                "httproutes.gateway.networking.k8s.io/web/sheave_requests_per_second",
+            ]
+            rates += [self.object_value(path) for path in objects]
+            print(f"{self.id()}: {sent:.1f}/s sent, {rates} read", file=sys.stderr)
+            for rate in rates:
+                self.assertGreater(rate, 0.7 * sent)
+                self.assertLess(rate, 1.4 * sent)
+        self.assertEqual(self.value("sheave_rejections_per_second", "service=web"), 0)
+
+    def test_next_step_of_the_autoscaler_is_explained(self) -> None:
+        self.autoscale("sheave_demand", maxReplicas=1)
+        with self.load(0.0, CLIENTS):
+            self.wait(lambda: self.demand() > CLIENTS / 2, "the demand", PATIENCE_SECONDS)
+            self.wait(lambda: "currentReplicas" in self.status(), "a sync", PATIENCE_SECONDS)
+            told = self.explain(f"{self.namespace}/web")
+        for text in ["sheave_demand of service=web", f"/ {CAP} for each pod", "maxReplicas is 1", "next sync  1 pods"]:
+            self.assertIn(text, told)
+        with self.assertRaisesRegex(AssertionError, "no route refers to Service .*/cart"):
+            self.explain(f"{self.namespace}/cart")
+
     def test_users_read_what_they_may(self) -> None:
         path = f"{GROUP}/namespaces/{self.namespace}/sheave_demand?labelSelector=service%3Dweb"
         found = json.loads(kubectl("get", "--raw", path))
@@ -95,8 +147,11 @@ class MetricsApiTest(AutoscalingTest):
         names = [it["name"] for it in json.loads(kubectl("get", "--raw", GROUP))["resources"]]
         self.assertIn("sheave_demand", names)
         user = f"system:serviceaccount:{self.namespace}:default"
-        with self.assertRaisesRegex(AssertionError, "Forbidden|forbidden|cannot list"):
-            kubectl("get", "--raw", path, "--as", user)
+        of_object = f"{OBJECT_GROUP}/namespaces/{self.namespace}/services/web/sheave_demand"
+        self.assertEqual(json.loads(kubectl("get", "--raw", of_object))["kind"], "MetricValueList")
+        for asked in (path, of_object):
+            with self.assertRaisesRegex(AssertionError, "Forbidden|forbidden|cannot"):
+                kubectl("get", "--raw", asked, "--as", user)
 
     def test_clients_besides_the_api_server_are_refused(self) -> None:
         path = f"{GROUP}/namespaces/{self.namespace}/sheave_demand?labelSelector=service%3Dweb"
@@ -139,10 +194,35 @@ class MetricsApiTest(AutoscalingTest):
         self.wait(message, f"a condition with {text!r}", PATIENCE_SECONDS)
 
     def demand(self) -> float:
-        """Returns the demand as kubectl reads it."""
-        path = f"{GROUP}/namespaces/{self.namespace}/sheave_demand?labelSelector=service%3Dweb"
-        value = json.loads(kubectl("get", "--raw", path))["items"][0]["value"]
-        return float(value.removesuffix("m")) / 1000 if value.endswith("m") else float(value)
+        return self.value("sheave_demand", "service=web")
+
+    def value(self, metric: str, selector: str) -> float:
+        """Returns the sum of an external metric."""
+        found = self.api.get(f"{GROUP}/namespaces/{self.namespace}/{metric}", labelSelector=selector)
+        return sum(number(it["value"]) for it in found["items"])
+
+    def object_value(self, path: str) -> float:
+        """Returns the only value of a metric of an object."""
+        (item,) = self.api.get(f"{OBJECT_GROUP}/namespaces/{self.namespace}/{path}")["items"]
+        return number(item["value"])
+
+    def serving(self) -> list[str]:
+        """Returns the replicas with demand of their own."""
+
+        def own_demand(replica: str) -> float:
+            backends = fetch(replica, 9900, "/api/v1/backends")["backends"]
+            return sum(it["demand"]["total"] for it in backends if it["namespace"] == self.namespace)
+
+        return [replica for replica in self.replicas() if own_demand(replica) > 0]
+
+    def explain(self, service: str) -> str:
+        replica = next(iter(self.replicas()))
+        argv = [str(gateway.find_binary()), "explain", "--scaling", service, "--admin", f"{replica}:9900"]
+        environment = os.environ | {"KUBECONFIG": str(KUBECONFIG)}
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=60)
+        if done.returncode:
+            raise AssertionError(done.stderr)
+        return done.stdout
 
     @contextmanager
     def tls(self, replica: str) -> Iterator[http.client.HTTPSConnection]:
@@ -154,3 +234,7 @@ class MetricsApiTest(AutoscalingTest):
             yield connection
         finally:
             connection.close()
+
+
+def number(quantity: str) -> float:
+    return float(quantity.removesuffix("m")) / 1000 if quantity.endswith("m") else float(quantity)

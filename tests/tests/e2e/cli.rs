@@ -248,6 +248,26 @@ async fn explain_shows_the_route_of_a_request() -> Result {
 }
 
 #[tokio::test]
+async fn explain_shows_the_scaling_of_a_service() -> Result {
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
+    let configuration = ConfigDirectory::for_endpoints(&[endpoint.address])?;
+    let sheave = SheaveProcess::serve(&configuration).await?;
+    let admin = sheave.admin.to_string();
+    let explain = |service| ["explain", "--scaling", service, "--admin", &admin];
+    let told = ["service    default/app:80", "demand     0.00", "endpoints  1, 1 serving"];
+    check_exit(&explain("default/app"), 0, &told).await?;
+    check_exit(&explain("app:80"), 0, &told).await?;
+    let unknown = ["no route refers to Service shop/app", "default/app:80"];
+    check_one_line_error(&explain("shop/app"), &unknown).await?;
+    check_exit(&explain("a/b/c"), 1, &["NAMESPACE/NAME:PORT"]).await?;
+    drop(sheave);
+    check_one_line_error(&explain("app"), &["cannot read the demand at", &admin]).await?;
+    check_exit(&["explain", "--scaling", "app", "/etc/sheave"], 1, &["cannot be used with"])
+        .await?;
+    Ok(())
+}
+
+#[tokio::test]
 async fn top_prints_tables_without_a_terminal() -> Result {
     let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
     let configuration = ConfigDirectory::for_endpoints(&[endpoint.address])?;

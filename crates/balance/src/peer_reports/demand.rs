@@ -8,14 +8,16 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::ReportRefusal;
-use crate::demand::{DemandAverager, LONGEST_WINDOW, RequestDemand};
+use super::rates::{MAX_ROUTE_REPORTS, ReportedRates, RouteReport};
+use crate::demand::{DemandAverager, LONGEST_WINDOW, RequestDemand, RequestRates};
 use crate::hash::hash;
 use crate::time::Time;
 
 /// Time for which a report counts from its receipt on, unless another one replaces it.
 pub const DEMAND_LIFETIME: Duration = Duration::from_secs(3);
 
-/// Maximum number of reports in a message. The largest message has 35 kB.
+/// Maximum number of reports in a message. With as many
+/// reports of routes, the largest message has 45 kB.
 pub const MAX_DEMAND_REPORTS: usize = 256;
 
 /// Maximum of each reported number in thousandths of a request: ten million requests, more than a
@@ -50,6 +52,9 @@ impl BackendHash {
 pub struct DemandMessage {
     /// At most [`MAX_DEMAND_REPORTS`].
     pub reports: Vec<DemandReport>,
+    /// Rates of routes with requests within the window, if the sender averages them; at most
+    /// [`MAX_ROUTE_REPORTS`].
+    pub routes: Vec<RouteReport>,
 }
 
 impl DemandMessage {
@@ -62,11 +67,14 @@ impl DemandMessage {
         let is_possible = |report: &DemandReport| {
             let numbers = report.averages.iter().chain([&report.present]);
             numbers.flat_map(|it| it.numbers()).all(|it| it <= MAX_REPORTED_DEMAND_MILLI)
+                && report.rates.is_possible()
         };
-        if self.reports.len() > MAX_DEMAND_REPORTS || !self.reports.iter().all(is_possible) {
-            return Err(ReportRefusal::Absurd);
-        }
-        Ok(())
+        let is_short =
+            self.reports.len() <= MAX_DEMAND_REPORTS && self.routes.len() <= MAX_ROUTE_REPORTS;
+        let are_possible = is_short
+            && self.reports.iter().all(is_possible)
+            && self.routes.iter().all(|route| route.rates.is_possible());
+        if are_possible { Ok(()) } else { Err(ReportRefusal::Absurd) }
     }
 }
 
@@ -79,6 +87,8 @@ pub struct DemandReport {
     pub present: ReportedDemand,
     /// Averages over the [`REPORTED_WINDOWS`].
     pub averages: [ReportedDemand; REPORTED_WINDOWS.len()],
+    /// Requests per second.
+    pub rates: ReportedRates,
 }
 
 impl DemandReport {
@@ -87,7 +97,8 @@ impl DemandReport {
         let present = ReportedDemand::of(averager.present());
         let averages = REPORTED_WINDOWS.map(|it| ReportedDemand::of(averager.average(it)));
         let has_demand = present.is_some() || averages.iter().any(|it| it.is_some());
-        has_demand.then_some(Self { backend, present, averages })
+        let rates = ReportedRates::of(averager.rates());
+        has_demand.then_some(Self { backend, present, averages, rates })
     }
 
     /// Returns the average over a window, interpolated between the time in request-seconds that
@@ -174,6 +185,11 @@ impl PeerDemand {
         self.valid(now).map(|report| RequestDemand::from(report.present)).sum()
     }
 
+    /// Returns the rates of requests of all peers together.
+    pub fn rates(&self, now: Time) -> RequestRates {
+        self.valid(now).map(|report| RequestRates::from(report.rates)).sum()
+    }
+
     fn valid(&self, now: Time) -> impl Iterator<Item = &DemandReport> {
         self.reports.values().filter(move |(_, until)| now < *until).map(|(report, _)| report)
     }
@@ -183,6 +199,7 @@ impl PeerDemand {
 mod tests {
     use super::*;
     use crate::demand::{DemandShard, WINDOW};
+    use crate::peer_reports::{MAX_REPORTED_RATE_MILLI, RouteHash};
 
     fn second(seconds: u64) -> Time {
         Time::from_nanos(seconds * 1_000_000_000)
@@ -196,7 +213,8 @@ mod tests {
     fn constant(in_flight: u64, queued: u64) -> DemandReport {
         let demand = ReportedDemand { in_flight, queued, rejected: 0 };
         let averages = [demand; REPORTED_WINDOWS.len()];
-        DemandReport { backend: BackendHash(1), present: demand, averages }
+        let rates = ReportedRates { requests: 4_000, rejected: 500 };
+        DemandReport { backend: BackendHash(1), present: demand, averages, rates }
     }
 
     #[test]
@@ -207,6 +225,7 @@ mod tests {
         peers.record(peer(1), constant(3_000, 0), second(11));
         assert_eq!(peers.average(WINDOW, second(11)).total(), 4.0);
         assert_eq!(peers.present(second(11)).in_flight, 4.0);
+        assert_eq!(peers.rates(second(11)), RequestRates { requests: 8.0, rejected: 1.0 });
     }
 
     #[test]
@@ -267,17 +286,31 @@ mod tests {
 
     #[test]
     fn impossible_numbers_are_refused() {
-        let message = |report| DemandMessage { reports: vec![report] };
+        let message = |report| DemandMessage { reports: vec![report], routes: Vec::new() };
         let most = constant(MAX_REPORTED_DEMAND_MILLI, 0);
         assert_eq!(message(most).check(), Ok(()));
         let mut averages = most;
         averages.averages[3].rejected = MAX_REPORTED_DEMAND_MILLI + 1;
         let mut present = most;
         present.present.queued = u64::MAX;
-        for report in [averages, present] {
+        let mut rates = most;
+        rates.rates.rejected = MAX_REPORTED_RATE_MILLI + 1;
+        for report in [averages, present, rates] {
             assert_eq!(message(report).check(), Err(ReportRefusal::Absurd));
         }
-        let many = DemandMessage { reports: vec![most; MAX_DEMAND_REPORTS + 1] };
+        let many = DemandMessage { reports: vec![most; MAX_DEMAND_REPORTS + 1], routes: vec![] };
         assert_eq!(many.check(), Err(ReportRefusal::Absurd));
+        let route = |requests| {
+            let rates = ReportedRates { requests, rejected: 0 };
+            RouteReport { route: RouteHash(1), rates }
+        };
+        let routes = |routes| DemandMessage { reports: vec![], routes };
+        let possible = route(MAX_REPORTED_RATE_MILLI);
+        assert_eq!(routes(vec![possible]).check(), Ok(()));
+        for refused in
+            [vec![route(MAX_REPORTED_RATE_MILLI + 1)], vec![possible; MAX_ROUTE_REPORTS + 1]]
+        {
+            assert_eq!(routes(refused).check(), Err(ReportRefusal::Absurd));
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The task that averages the workers' counts.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::worker::ProxyState;
@@ -14,8 +15,14 @@ pub(crate) async fn run(shared: Arc<ProxyState>) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        for backend in &shared.config.load().backends {
+        let config = shared.config.load();
+        for backend in &config.backends {
             backend.demand.read(|_| ());
+        }
+        if shared.averages_routes.load(Ordering::Relaxed) {
+            for route in &config.routes {
+                route.rates.read(&route.counters);
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::thread;
 
 use balance::EndpointSet;
 use balance::demand::WINDOW;
-use balance::peer_reports::{BackendHash, REPORTED_WINDOWS, ReportedDemand};
+use balance::peer_reports::{BackendHash, REPORTED_WINDOWS, ReportedDemand, ReportedRates};
 use gateway::snapshot::{BackendKey, BackendSettings, TransportProtocol};
 
 use super::refusal_history::{MAX_REMEMBERED, RefusalHistory};
@@ -97,7 +97,8 @@ fn demand_of_peers_adds_to_our_own_and_notifies_subscribers() {
     let mut rises = tracker.subscribe_rises();
     let demand = ReportedDemand { in_flight: 1_000, queued: 500, rejected: 0 };
     let averages = [demand; REPORTED_WINDOWS.len()];
-    let report = DemandReport { backend: BackendHash(1), present: demand, averages };
+    let rates = ReportedRates { requests: 7_000, rejected: 1_000 };
+    let report = DemandReport { backend: BackendHash(1), present: demand, averages, rates };
     let (peer, now) = (([10, 0, 0, 1], 9903).into(), clock::now());
     assert!(!tracker.is_active(WINDOW, 0.0));
     tracker.expect_rise(RiseListener::Subscribers);
@@ -105,6 +106,7 @@ fn demand_of_peers_adds_to_our_own_and_notifies_subscribers() {
     assert!(rises.has_changed().unwrap());
     rises.mark_unchanged();
     assert_eq!(tracker.average_of_all(WINDOW).total(), 1.5);
+    assert_eq!(tracker.rates_of_all(), RequestRates { requests: 7.0, rejected: 1.0 });
     assert!(tracker.is_active(WINDOW, 1.0) && !tracker.is_active(WINDOW, 2.0));
     // Demand that goes on is no rise; our own requests add to it.
     tracker.expect_rise(RiseListener::Subscribers);

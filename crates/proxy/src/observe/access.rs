@@ -99,6 +99,9 @@ impl AccessRecord {
             worker.counters().failures[failure.index()].add(1);
             if let (Some(backend), Some(refusal)) = (&self.backend, failure.refusal_index()) {
                 backend.counters[worker.index].refused[refusal].add(1);
+                if let Some(route) = self.route() {
+                    route.counters[worker.index].refused.add(1);
+                }
             }
         }
         let listener = &client.bound.counters[worker.index];

@@ -151,6 +151,8 @@ pub(crate) struct RouteCounters {
     /// Responses by the first digit of the status; 0: requests without an answer.
     pub(crate) responses: [SingleWriterCounter; 6],
     pub(crate) duration: Histogram,
+    /// Requests that their backend's slots and queue rejected.
+    pub(crate) refused: SingleWriterCounter,
     /// Exemplars of `duration`.
     pub(crate) exemplars: ExemplarStore,
     /// gRPC calls by [`GrpcCode::number`].

@@ -4,8 +4,9 @@ use std::net::IpAddr;
 
 use balance::peer_reports::{
     BackendHash, DemandMessage, DemandReport, MAX_DEMAND_REPORTS, MAX_OUTAGE_REPORTS,
-    MAX_REFUSAL_REPORTS, MAX_REPORTED_DEMAND_MILLI, OutageMessage, REPORTED_WINDOWS,
-    RefusalMessage, RefusalReport, ReportedDemand,
+    MAX_REFUSAL_REPORTS, MAX_REPORTED_DEMAND_MILLI, MAX_REPORTED_RATE_MILLI, MAX_ROUTE_REPORTS,
+    OutageMessage, REPORTED_WINDOWS, RefusalMessage, RefusalReport, ReportedDemand, ReportedRates,
+    RouteHash, RouteReport,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -27,13 +28,23 @@ fn demand() -> impl Strategy<Value = ReportedDemand> {
 }
 
 fn demand_report() -> impl Strategy<Value = DemandReport> {
-    (any::<u64>(), demand(), vec(demand(), REPORTED_WINDOWS.len())).prop_map(
-        |(backend, present, averages)| DemandReport {
+    (any::<u64>(), demand(), vec(demand(), REPORTED_WINDOWS.len()), rates()).prop_map(
+        |(backend, present, averages, rates)| DemandReport {
             backend: BackendHash(backend),
             present,
             averages: averages.try_into().unwrap(),
+            rates,
         },
     )
+}
+
+fn rates() -> impl Strategy<Value = ReportedRates> {
+    any::<[u64; 2]>().prop_map(|[requests, rejected]| ReportedRates { requests, rejected })
+}
+
+fn route_report() -> impl Strategy<Value = RouteReport> {
+    (any::<u64>(), rates())
+        .prop_map(|(route, rates)| RouteReport { route: RouteHash(route), rates })
 }
 
 /// Returns the message that a receiver decodes.
@@ -69,8 +80,11 @@ fn refusal_report() -> impl Strategy<Value = RefusalReport> {
 
 proptest! {
     #[test]
-    fn demand_survives_the_wire(reports in vec(demand_report(), 0..9)) {
-        let message = ReplicaMessage::Demand(DemandMessage { reports });
+    fn demand_survives_the_wire(
+        reports in vec(demand_report(), 0..9),
+        routes in vec(route_report(), 0..9),
+    ) {
+        let message = ReplicaMessage::Demand(DemandMessage { reports, routes });
         prop_assert_eq!(over_the_wire(&message), Ok(message));
     }
 
@@ -102,21 +116,29 @@ proptest! {
 }
 
 /// Returns a message of the largest reports that a receiver accepts.
-fn largest_demand(reports: usize) -> ReplicaMessage {
+fn largest_demand(reports: usize, routes: usize) -> ReplicaMessage {
     let most = MAX_REPORTED_DEMAND_MILLI;
     let demand = ReportedDemand { in_flight: most, queued: most, rejected: most };
     let averages = [demand; REPORTED_WINDOWS.len()];
-    let report = DemandReport { backend: BackendHash(u64::MAX), present: demand, averages };
-    ReplicaMessage::Demand(DemandMessage { reports: vec![report; reports] })
+    let rates =
+        ReportedRates { requests: MAX_REPORTED_RATE_MILLI, rejected: MAX_REPORTED_RATE_MILLI };
+    let report = DemandReport { backend: BackendHash(u64::MAX), present: demand, averages, rates };
+    let route = RouteReport { route: RouteHash(u64::MAX), rates };
+    let (reports, routes) = (vec![report; reports], vec![route; routes]);
+    ReplicaMessage::Demand(DemandMessage { reports, routes })
 }
 
 #[test]
 fn largest_message_of_demand_fits_a_frame() {
     let mut bytes = BytesMut::new();
-    assert!(append_frame(&message_frame(&largest_demand(MAX_DEMAND_REPORTS)), &mut bytes));
-    assert!(bytes.len() < 36_000, "{} bytes", bytes.len());
-    let too_many = largest_demand(MAX_DEMAND_REPORTS + 1);
-    assert_eq!(over_the_wire(&too_many), Err(WireError::Absurd));
+    let largest = largest_demand(MAX_DEMAND_REPORTS, MAX_ROUTE_REPORTS);
+    assert!(append_frame(&message_frame(&largest), &mut bytes));
+    assert!(bytes.len() < 46_000, "{} bytes", bytes.len());
+    for too_many in
+        [largest_demand(MAX_DEMAND_REPORTS + 1, 0), largest_demand(0, MAX_ROUTE_REPORTS + 1)]
+    {
+        assert_eq!(over_the_wire(&too_many), Err(WireError::Absurd));
+    }
 }
 
 #[test]
@@ -170,9 +192,9 @@ async fn impossible_report_is_refused_and_the_connection_stays() {
     let mut group = TestReplica::group(2, &authority);
     let (mut other, first) = (group.pop().unwrap(), group.pop().unwrap());
     eventually("connected", || first.is_connected_to(other.me.member)).await;
-    first.sender.send_to_all(&largest_demand(MAX_DEMAND_REPORTS + 1));
+    first.sender.send_to_all(&largest_demand(MAX_DEMAND_REPORTS + 1, 0));
     other.refuses(RefusalReason::Absurd, 1).await;
-    let demand = largest_demand(1);
+    let demand = largest_demand(1, 0);
     first.sender.send_to_all(&demand);
     assert_eq!(other.receive().await, ReceivedMessage { from: first.me, message: demand });
     assert_eq!(first.count(|it| &it.connects), 1);

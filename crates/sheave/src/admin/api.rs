@@ -35,9 +35,9 @@ pub(crate) struct BackendsResponse {
 pub(crate) struct BackendInfo {
     /// Name of the backend in metrics and logs.
     pub(crate) name: String,
-    namespace: String,
-    service: String,
-    port: u16,
+    pub(crate) namespace: String,
+    pub(crate) service: String,
+    pub(crate) port: u16,
     algorithm: String,
     pub(crate) max_in_flight_per_endpoint: Option<u32>,
     /// True if the limit of each endpoint is learned (adaptive concurrency).
@@ -52,7 +52,10 @@ pub(crate) struct BackendInfo {
     pub(crate) demand: DemandInfo,
     /// Demand of all replicas together; as `demand` if they do not report it to one another.
     #[serde(default)]
-    demand_all_replicas: DemandInfo,
+    pub(crate) demand_all_replicas: DemandInfo,
+    /// Rates of all replicas together, as a mean over the last 15 s.
+    #[serde(default)]
+    pub(crate) rates_all_replicas: RateInfo,
     /// Mean time that a request holds a slot; `null`: no request has completed yet.
     service_time_seconds: Option<f64>,
     pub(crate) endpoints: Vec<EndpointInfo>,
@@ -63,16 +66,31 @@ pub(crate) struct BackendInfo {
 pub(crate) struct DemandInfo {
     /// Sum of the parts below.
     pub(crate) total: f64,
-    in_flight: f64,
-    queued: f64,
+    pub(crate) in_flight: f64,
+    pub(crate) queued: f64,
     /// Rejected requests, each counted for the mean service time.
-    rejected: f64,
+    pub(crate) rejected: f64,
+}
+
+/// Requests per second.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct RateInfo {
+    /// All requests, the rejected ones too.
+    pub(crate) requests_per_second: f64,
+    pub(crate) rejections_per_second: f64,
 }
 
 impl From<proxy::RequestDemand> for DemandInfo {
     fn from(demand: proxy::RequestDemand) -> Self {
         let proxy::RequestDemand { in_flight, queued, rejected } = demand;
         Self { total: demand.total(), in_flight, queued, rejected }
+    }
+}
+
+impl From<proxy::RequestRates> for RateInfo {
+    fn from(rates: proxy::RequestRates) -> Self {
+        let proxy::RequestRates { requests, rejected } = rates;
+        Self { requests_per_second: requests, rejections_per_second: rejected }
     }
 }
 
@@ -139,6 +157,7 @@ fn backend(view: BackendView) -> BackendInfo {
         retries,
         demand,
         demand_of_all_replicas,
+        rates_of_all_replicas,
         service_time,
         endpoints,
     } = view;
@@ -157,6 +176,7 @@ fn backend(view: BackendView) -> BackendInfo {
         retries,
         demand: demand.into(),
         demand_all_replicas: demand_of_all_replicas.into(),
+        rates_all_replicas: rates_of_all_replicas.into(),
         service_time_seconds: service_time.map(|time| time.as_secs_f64()),
         endpoints: endpoints.into_iter().map(endpoint).collect(),
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use kube::{AccessedResource, ApiExtensionError, ApiUser, ClusterClient};
 use tokio::time::Instant;
 
-use super::external_metric::GROUP;
+use super::api_group::ApiGroup;
 
 /// Time for which a decision is kept: a role that is taken away has effect after it.
 const ALLOWED_FOR: Duration = Duration::from_secs(60);
@@ -16,21 +16,28 @@ const DENIED_FOR: Duration = Duration::from_secs(10);
 /// Most decisions that are kept.
 const MAX_DECISIONS: usize = 1024;
 
-/// Verb of a request for the values of a metric.
-const VERB: &str = "list";
-
 /// Decisions about users, with the API server behind them.
 pub(super) struct MetricAccess {
     client: ClusterClient,
     decisions: Mutex<AccessDecisions>,
 }
 
-/// Access of a user: to one metric in a namespace, or to all metrics everywhere.
+/// Access of a user: to one metric in a namespace, or to all metrics of a group everywhere.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct AccessQuestion {
     user: ApiUser,
-    /// Namespace and metric; `None`: all of them.
-    scope: Option<(String, String)>,
+    group: ApiGroup,
+    scope: Option<MetricScope>,
+}
+
+/// A metric in a namespace, as the API server sees it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct MetricScope {
+    pub(super) namespace: String,
+    /// The metric, or the resource whose objects have it.
+    pub(super) resource: String,
+    /// The metric of an object.
+    pub(super) subresource: Option<String>,
 }
 
 /// Decisions, each until its end.
@@ -49,15 +56,14 @@ impl MetricAccess {
     pub(super) async fn permits(
         &self,
         user: &ApiUser,
-        namespace: &str,
-        metric: &str,
+        group: ApiGroup,
+        scope: MetricScope,
     ) -> Result<bool, ApiExtensionError> {
-        let everything = AccessQuestion { user: user.clone(), scope: None };
+        let everything = AccessQuestion { user: user.clone(), group, scope: None };
         if self.decide(everything).await? {
             return Ok(true);
         }
-        let scope = Some((namespace.to_owned(), metric.to_owned()));
-        self.decide(AccessQuestion { user: user.clone(), scope }).await
+        self.decide(AccessQuestion { user: user.clone(), group, scope: Some(scope) }).await
     }
 
     async fn decide(&self, question: AccessQuestion) -> Result<bool, ApiExtensionError> {
@@ -67,10 +73,11 @@ impl MetricAccess {
         }
         let scope = question.scope.as_ref();
         let resource = AccessedResource {
-            group: GROUP,
-            resource: scope.map_or("*", |(_, metric)| metric),
-            namespace: scope.map(|(namespace, _)| namespace.as_str()),
-            verb: VERB,
+            group: question.group.name(),
+            resource: scope.map_or("*", |scope| &scope.resource),
+            subresource: scope.and_then(|scope| scope.subresource.as_deref()),
+            namespace: scope.map(|scope| scope.namespace.as_str()),
+            verb: question.group.verb(),
         };
         let allowed = self.client.may_access(&question.user, resource).await?;
         lock().insert(question, allowed, Instant::now());
@@ -101,7 +108,7 @@ mod tests {
 
     fn question(name: &str) -> AccessQuestion {
         let user = ApiUser { name: name.to_owned(), ..ApiUser::default() };
-        AccessQuestion { user, scope: None }
+        AccessQuestion { user, group: ApiGroup::External, scope: None }
     }
 
     #[test]

@@ -7,6 +7,8 @@ use rustls_pki_types::CertificateDer;
 use x509_cert::Certificate;
 use x509_cert::der::Decode;
 
+use super::proxy_certificate::ValidityPeriod;
+
 /// Most groups and attributes of one user.
 const MAX_VALUES: usize = 256;
 
@@ -15,17 +17,20 @@ const MAX_VALUES: usize = 256;
 pub(super) struct PeerIdentity {
     /// Common name of the certificate; `None`: the client has shown none.
     pub(super) common_name: Option<String>,
+    /// Reason why the certificate proves nothing: its time.
+    pub(super) problem: Option<String>,
 }
 
 impl PeerIdentity {
-    /// Returns the identity of a chain that has been verified.
-    pub(super) fn of(chain: Option<&[CertificateDer<'_>]>) -> Self {
+    /// Returns the identity of a chain that has been verified, except for the time of the certificate itself. `now` is
+    /// in seconds since 1970.
+    pub(super) fn of(chain: Option<&[CertificateDer<'_>]>, now: u64) -> Self {
         let leaf = chain.and_then(|chain| Certificate::from_der(chain.first()?).ok());
-        let common_name = leaf.map(|leaf| {
-            let name = leaf.tbs_certificate().subject().common_name().ok().flatten();
-            name.map(String::from).unwrap_or_default()
-        });
-        Self { common_name }
+        let Some(leaf) = leaf else { return Self::default() };
+        let problem = ValidityPeriod::of(&leaf).problem(now);
+        let name = leaf.tbs_certificate().subject().common_name().ok().flatten();
+        let common_name = name.map(String::from).unwrap_or_default();
+        Self { common_name: problem.is_none().then_some(common_name), problem }
     }
 
     /// Returns the user of a request; `None`: the client is not the proxy, or it names no user.
@@ -63,6 +68,9 @@ mod tests {
 
     use super::*;
 
+    /// A time within the default validity of test certificates.
+    const NOW: u64 = 1_800_000_000;
+
     fn settings() -> FrontProxySettings {
         let list = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
         FrontProxySettings {
@@ -75,7 +83,7 @@ mod tests {
     }
 
     fn identity(name: Option<&str>) -> PeerIdentity {
-        PeerIdentity { common_name: name.map(str::to_owned) }
+        PeerIdentity { common_name: name.map(str::to_owned), problem: None }
     }
 
     fn fields(pairs: &[(&'static str, &str)]) -> HeaderMap {
@@ -115,11 +123,11 @@ mod tests {
                 params.distinguished_name.push(kind.clone(), *value);
             }
             let certificate = params.self_signed(&key).unwrap();
-            PeerIdentity::of(Some(&[certificate.der().clone()])).common_name.unwrap()
+            PeerIdentity::of(Some(&[certificate.der().clone()]), NOW).common_name.unwrap()
         };
         let organization = || DnType::OrganizationName;
         assert_eq!(name_of(&[(organization(), "k8s"), (DnType::CommonName, "proxy")]), "proxy");
         assert_eq!(name_of(&[(organization(), "a,CN=proxy")]), "", "not within another attribute");
-        assert_eq!(PeerIdentity::of(None), PeerIdentity::default());
+        assert_eq!(PeerIdentity::of(None, NOW), PeerIdentity::default());
     }
 }

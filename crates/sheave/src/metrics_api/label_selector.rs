@@ -7,7 +7,7 @@ const MAX_BYTES: usize = 4096;
 
 /// Selector: all of its requirements must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct LabelSelector(Vec<LabelRequirement>);
+pub(crate) struct LabelSelector(Vec<LabelRequirement>);
 
 /// One requirement of a selector.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ enum LabelCondition {
 
 impl LabelSelector {
     /// Parses a selector; the error says which requirement is malformed.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if text.len() > MAX_BYTES {
             return Err(format!("labelSelector: more than {MAX_BYTES} bytes"));
         }
@@ -37,12 +37,17 @@ impl LabelSelector {
     }
 
     /// True if the labels fulfil every requirement. `value` returns the value of a label, if there is one.
-    pub(super) fn matches<'v>(&self, value: impl Fn(&str) -> Option<Cow<'v, str>>) -> bool {
+    pub(crate) fn matches<'v>(&self, value: impl Fn(&str) -> Option<Cow<'v, str>>) -> bool {
         self.0.iter().all(|it| it.condition.holds(value(&it.label).as_deref()))
     }
 
+    /// True if no requirement of this label excludes the value.
+    pub(super) fn allows(&self, label: &str, value: &str) -> bool {
+        self.0.iter().all(|it| it.label != label || it.condition.holds(Some(value)))
+    }
+
     /// True if the selector has a requirement of this label that names values.
-    pub(super) fn names(&self, label: &str) -> bool {
+    pub(crate) fn names(&self, label: &str) -> bool {
         let names = |it: &LabelRequirement| {
             it.label == label && matches!(it.condition, LabelCondition::In(_))
         };

@@ -35,8 +35,15 @@ impl TestAuthority {
 
     /// Returns chain and key, in PEM.
     fn issue(&self, common_name: &str) -> (String, String) {
+        self.issue_for(common_name, (1975, 4096))
+    }
+
+    /// Returns chain and key of a certificate that is valid from and until the beginning of a year.
+    fn issue_for(&self, common_name: &str, years: (i32, i32)) -> (String, String) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new([NAME.to_owned()]).unwrap();
+        params.not_before = rcgen::date_time_ymd(years.0, 1, 1);
+        params.not_after = rcgen::date_time_ymd(years.1, 1, 1);
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, common_name);
         (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
@@ -65,7 +72,8 @@ impl TestServer {
         let address = listener.address;
         let (_, settings) = watch::channel(Some(Arc::new(settings)));
         let (_, configs) = watch::channel(Some(config));
-        let app = router(settings, Router::new());
+        let groups = vec![ApiGroup::External, ApiGroup::Custom];
+        let app = router(settings, groups, Router::new());
         let app = app.into_make_service_with_connect_info::<PeerIdentity>();
         let listener = TlsListener::new(listener, configs);
         drop(tokio::spawn(async move { axum::serve(listener, app).await }));
@@ -125,6 +133,38 @@ async fn only_the_proxy_of_the_api_server_is_served() {
     // A certificate of another authority ends the handshake.
     let stranger = TestAuthority::new().issue(PROXY);
     assert_eq!(server.ask(path, USER, Some(stranger)).await, "");
+}
+
+#[tokio::test]
+async fn each_api_describes_itself() {
+    let server = TestServer::start().await;
+    let proxy = server.authority.issue(PROXY);
+    for (path, text) in [
+        ("/apis", "v1beta2"),
+        ("/apis/external.metrics.k8s.io", "external.metrics.k8s.io/v1beta1"),
+        ("/apis/external.metrics.k8s.io/v1beta1", "sheave_requests_per_second"),
+        ("/apis/custom.metrics.k8s.io", "custom.metrics.k8s.io/v1beta2"),
+        ("/apis/custom.metrics.k8s.io/v1beta2", "services/sheave_demand"),
+    ] {
+        let served = server.ask(path, USER, Some(proxy.clone())).await;
+        assert!(served.starts_with("HTTP/1.1 200 ") && served.contains(text), "{served}");
+    }
+}
+
+#[tokio::test]
+async fn certificate_out_of_its_time_is_named_in_the_response() {
+    let server = TestServer::start().await;
+    let path = "/apis/external.metrics.k8s.io/v1beta1";
+    for (years, reason) in [((1975, 2001), "has expired"), ((3000, 4096), "is not valid yet")] {
+        let proxy = server.authority.issue_for(PROXY, years);
+        let response = server.ask(path, USER, Some(proxy)).await;
+        assert!(response.starts_with("HTTP/1.1 401 "), "{response}");
+        assert!(response.contains("certificate of the API server's proxy"), "{response}");
+        assert!(response.contains(reason) && response.contains("clock"), "{response}");
+        // The time is no way past the authority.
+        let stranger = TestAuthority::new().issue_for(PROXY, years);
+        assert_eq!(server.ask(path, USER, Some(stranger)).await, "");
+    }
 }
 
 #[tokio::test]

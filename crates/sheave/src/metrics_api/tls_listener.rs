@@ -3,10 +3,12 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use anyhow::Context;
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
+use proxy::clock;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
@@ -17,6 +19,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::front_proxy::PeerIdentity;
+use super::proxy_certificate::TimelessVerifier;
 use crate::admin::{BoundedConnection, BoundedListener};
 
 /// Protocol of the API.
@@ -55,7 +58,7 @@ pub(super) fn config(
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes())?;
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
-        .with_client_cert_verifier(clients)
+        .with_client_cert_verifier(Arc::new(TimelessVerifier(clients)))
         .with_single_cert(chain?, key)?;
     config.alpn_protocols = vec![ALPN.to_vec()];
     Ok(Arc::new(config))
@@ -116,6 +119,7 @@ impl Listener for TlsListener {
 impl Connected<IncomingStream<'_, TlsListener>> for PeerIdentity {
     fn connect_info(stream: IncomingStream<'_, TlsListener>) -> Self {
         let (_, session) = stream.io().get_ref();
-        Self::of(session.peer_certificates())
+        let now = clock::wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self::of(session.peer_certificates(), now.as_secs())
     }
 }

@@ -1,6 +1,7 @@
-//! The task that keeps the API served: the certificate, the authorities of the API server's proxy, and the APIService
-//! that lets the API server trust the certificate.
+//! The task that keeps the APIs served: the certificate, the authorities of the API server's proxy, and the APIServices
+//! that let the API server trust the certificate.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use rustls::ServerConfig;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::external_metric::{GROUP, VERSION};
+use super::api_group::ApiGroup;
 use super::tls_listener;
 use crate::authority::{AuthorityPurpose, CertificateRecipient, IssuedCertificate};
 
@@ -33,6 +34,8 @@ pub(super) struct ServingCertificates(pub(super) watch::Sender<Option<ServingCer
 pub(super) struct ApiService {
     pub(super) namespace: String,
     pub(super) name: String,
+    /// APIs that it serves.
+    pub(super) groups: Vec<ApiGroup>,
 }
 
 impl ApiService {
@@ -72,22 +75,20 @@ pub(super) struct ApiUpkeep {
 impl ApiUpkeep {
     /// Runs for ever.
     pub(super) async fn run(mut self) {
-        let mut logged = None;
+        let mut logged = BTreeMap::new();
         loop {
             let certificate = self.certificates.borrow_and_update().clone();
-            let reviewed = match &certificate {
-                None => Ok(()),
-                Some(certificate) => self.review(certificate).await,
-            };
-            let problem = reviewed.err().map(|error| format!("{error:#}"));
-            if problem != logged {
-                match &problem {
-                    Some(error) => tracing::error!(error, "autoscalers cannot read metrics"),
-                    None => tracing::info!("autoscalers can read metrics: {GROUP}"),
+            let mut has_problem = false;
+            if let Some(certificate) = &certificate {
+                for (group, problem) in self.review(certificate).await {
+                    has_problem |= problem.is_some();
+                    if logged.get(&group) != Some(&problem) {
+                        log(group, problem.as_deref());
+                        logged.insert(group, problem);
+                    }
                 }
-                logged.clone_from(&problem);
             }
-            let pause = if problem.is_some() { RETRY_INTERVAL } else { REVIEW_INTERVAL };
+            let pause = if has_problem { RETRY_INTERVAL } else { REVIEW_INTERVAL };
             tokio::select! {
                 changed = self.certificates.changed() => match changed {
                     Ok(()) => {}
@@ -98,15 +99,45 @@ impl ApiUpkeep {
         }
     }
 
-    async fn review(&self, certificate: &ServingCertificate) -> anyhow::Result<()> {
+    /// Returns each API with the reason why it is not served, if there is one.
+    async fn review(&self, certificate: &ServingCertificate) -> Vec<(ApiGroup, Option<String>)> {
+        let mut reviewed = Vec::new();
+        let prepared = self.prepare(certificate).await;
+        for &group in &self.service.groups {
+            let problem = match &prepared {
+                Ok(()) => self.register(group, certificate).await.err(),
+                Err(error) => Some(format!("{error:#}")),
+            };
+            reviewed.push((group, problem));
+        }
+        reviewed
+    }
+
+    async fn prepare(&self, certificate: &ServingCertificate) -> anyhow::Result<()> {
         let settings = Arc::new(self.client.front_proxy_settings().await?);
         let config =
             tls_listener::config(&certificate.chain, &certificate.key, &settings.authorities)?;
         self.settings.send_replace(Some(settings));
         self.configs.send_replace(Some(config));
-        let ApiService { namespace, name } = &self.service;
-        let api_service = format!("{VERSION}.{GROUP}");
-        self.client.register_api(&api_service, namespace, name, &certificate.bundle).await?;
         Ok(())
+    }
+
+    async fn register(
+        &self,
+        group: ApiGroup,
+        certificate: &ServingCertificate,
+    ) -> Result<(), String> {
+        let ApiService { namespace, name, .. } = &self.service;
+        let (api_service, bundle) = (group.api_service(), &certificate.bundle);
+        let registered = self.client.register_api(&api_service, namespace, name, bundle);
+        registered.await.map_err(|error| error.to_string())
+    }
+}
+
+fn log(group: ApiGroup, problem: Option<&str>) {
+    let api = group.name();
+    match problem {
+        Some(error) => tracing::error!(api, error, "autoscalers cannot read metrics"),
+        None => tracing::info!(api, "autoscalers can read metrics"),
     }
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
-use serde_json::json;
+use anyhow::{Context, ensure};
+use serde_json::{Value, json};
 use tests::keda::KedaClient;
 use tests::machine::CpuWaitMeter;
 use tests::{Endpoint, EndpointBehaviour, Result, SheaveProcess, eventually};
@@ -41,6 +41,11 @@ async fn each_replica_answers_for_all() -> Result {
     ensure!(metric(idle, "sheave_backend_demand", "").await? == 0.0);
     let all = metric(idle, "sheave_backend_demand_all_replicas", "").await?;
     ensure!(all > 0.0 && all < 9.1, "{all}");
+    let views = idle.admin_get("/api/v1/backends").await?;
+    let views: Value = serde_json::from_slice(&views.body)?;
+    let rates = &views["backends"][0]["rates_all_replicas"];
+    let rate = rates["requests_per_second"].as_f64().context("a rate")?;
+    ensure!(rate > 0.0 && rate <= 9.1, "nine requests within the window: {rate}");
     endpoints[0].open_gate(9);
     for client in &mut clients {
         ensure!(client.response("GET").await?.status() == 200);
