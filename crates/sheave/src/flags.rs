@@ -303,7 +303,6 @@ pub(crate) struct CheckFlags {
 Examples:
   sheave explain /etc/sheave GET http://shop.example/cart
   sheave explain gateway.yaml POST 'http://127.0.0.1:8080/search?q=a' -H 'Host: shop.example' -H 'X-Canary: yes'
-
   sheave explain --scaling shop/web
 
 The port of the URL selects the listener.

@@ -110,7 +110,7 @@ class MetricsApiTest(AutoscalingTest):
     def test_rates_of_services_and_routes_are_those_of_all_replicas(self) -> None:
         self.have_replicas(2)
         self.addCleanup(self.have_replicas, 1)
-        with self.load(0.05, 4) as load:
+        with self.load(0.2, 2 * CLIENTS) as load:
             self.wait(lambda: len(self.serving()) == 2, "requests at both replicas", PATIENCE_SECONDS)
             time.sleep(WINDOW_SECONDS + 2)  # The window of the rates.
             end = time.monotonic()

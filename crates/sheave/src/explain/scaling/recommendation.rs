@@ -106,9 +106,8 @@ fn decide(
 
 /// Returns a number of pods, rounded up as the controller does.
 fn whole(pods: f64) -> u32 {
-    // A value is a whole number of thousandths: what is beyond them is an error of the division.
-    let pods = ((pods * 1e6).round() / 1e6).ceil();
-    pods as u32
+    // The controller divides whole numbers: 0.3 by 0.1 is 3. A little demand is one pod, never none.
+    (pods * (1.0 - 1e-12)).ceil() as u32
 }
 
 /// Applies the policies, as if no step has been made within their periods.
