@@ -27,6 +27,8 @@ mod own_secret;
 mod api_extension;
 /// Events of objects, for operators.
 mod events;
+/// Deletion costs of pods.
+mod deletion_cost;
 /// The node of this process: its labels, and the pods on it.
 mod node;
 /// Announces addresses: on the link, one node holds each address; by BGP, several nodes do.
@@ -46,6 +48,7 @@ pub use announce::{
     lowest_link_address, remove_loopback_address,
 };
 pub use api_extension::{AccessedResource, ApiExtensionError, ApiUser, FrontProxySettings};
+pub use deletion_cost::{DeletionCostError, DeletionCostWriter, PodReference};
 pub use events::{EventObject, EventRecorder, EventReporter, ObjectEvent, write_last_event};
 pub use gateway_services::DesiredServices;
 pub use node::{NodeDescription, NodeWatch, PodNamespaces};
