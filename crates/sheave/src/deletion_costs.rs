@@ -3,7 +3,7 @@
 //!
 //! It samples the load and writes; the plan decides what is worth a write.
 
-/// Which costs to write.
+/// Plan of the costs to write.
 mod plan;
 
 use std::sync::Arc;

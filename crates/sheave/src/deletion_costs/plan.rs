@@ -1,5 +1,5 @@
-//! Which costs of pods to write: the mean of the requests in flight, when it has changed by half. Steady load writes
-//! nothing, however many pods there are.
+//! Decides which costs of pods to write: the mean of the requests in flight, when it has changed by half. Steady load
+//! writes nothing, however many pods there are.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
