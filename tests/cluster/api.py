@@ -39,16 +39,17 @@ class ApiUnreachable(Exception):
 
 
 class Api:
-    """Client with one server and one user. It is thread-safe and keeps idle connections."""
+    """Client with one server and one user, or acting as `user`. It is thread-safe and keeps idle connections."""
 
-    def __init__(self, kubeconfig: Path) -> None:
+    def __init__(self, kubeconfig: Path, user: str = "") -> None:
+        self._impersonation = {"Impersonate-User": user} if user else {}
         config = json.loads(kubeconfig.read_text())
-        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        cluster, credentials = config["clusters"][0]["cluster"], config["users"][0]["user"]
         url = urlsplit(cluster["server"])
         self._host, self._port = url.hostname, url.port
         self._context = ssl.create_default_context(cadata=_decoded(cluster["certificate-authority-data"]).decode())
         with tempfile.NamedTemporaryFile() as both:
-            both.write(_decoded(user["client-certificate-data"]) + _decoded(user["client-key-data"]))
+            both.write(_decoded(credentials["client-certificate-data"]) + _decoded(credentials["client-key-data"]))
             both.flush()
             self._context.load_cert_chain(both.name)
         self._idle: list[http.client.HTTPSConnection] = []
@@ -83,7 +84,8 @@ class Api:
 
     def request(self, method: str, path: str, body: Object | None = None, kind: str = "application/json") -> bytes:
         sent = None if body is None else json.dumps(body).encode()
-        headers = {"Accept": "application/json", **({} if body is None else {"Content-Type": kind})}
+        headers = {"Accept": "application/json", **self._impersonation}
+        headers |= {} if body is None else {"Content-Type": kind}
         status, answer = self._answer(method, path, sent, headers)
         if status >= 300:
             raise ApiError(status, _message(answer))

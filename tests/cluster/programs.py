@@ -22,6 +22,8 @@ GATEWAY_API = REPOSITORY / "tests" / "conformance" / "gateway-api"
 KARPENTER_MODULE = FOLDER / "karpenter"
 COREDNS = GATEWAY_API / "coredns"
 ECHO_ADVANCED = GATEWAY_API / "echo-advanced"
+KEDA = FOLDER / "keda"
+KEDA_MODULE = "github.com/kedacore/keda/v2"
 ISTIO = "istio.io/istio"
 # Interval of progress lines during builds of several minutes.
 STATUS_SECONDS = 30.0
@@ -36,6 +38,8 @@ class GoProgram:
     package: str
     subcommand: Sequence[str] = ("build",)
     ldflags: str = "-s -w"
+    # Module that `module` requires, if its folder is the place of the build: its own requirements then apply.
+    within: str = ""
 
     @property
     def path(self) -> Path:
@@ -48,12 +52,13 @@ class GoProgram:
         if self.path.is_file() and stamp.is_file() and stamp.read_bytes() == wanted:
             return
         argv = ["go", *self.subcommand, "-trimpath", "-ldflags", self.ldflags, "-o", str(self.path), self.package]
-        _run_with_progress(argv, self.module, f"building {self.name}")
+        folder = module_folder(self.within, self.module) if self.within else self.module
+        _run_with_progress(argv, folder, f"building {self.name}")
         stamp.write_bytes(wanted)
 
     def _own_source(self) -> bytes:
         """Returns the source of a package of this repository."""
-        if not self.package.startswith("."):
+        if self.within or not self.package.startswith("."):
             return b""
         return b"".join(path.read_bytes() for path in sorted((self.module / self.package).glob("*.go")))
 
@@ -96,6 +101,11 @@ MESH_PROGRAMS = tuple(
 )
 # A pod that the suite waits for before its tests; mesh tests use it as the cluster's DNS.
 COREDNS_SERVER = GoProgram("coredns", COREDNS, "github.com/coredns/coredns")
+# KEDA's operator, and its server of external metrics for autoscalers.
+KEDA_PROGRAMS = (
+    GoProgram("keda", KEDA, "./cmd/operator", within=KEDA_MODULE),
+    GoProgram("keda-adapter", KEDA, "./cmd/adapter", within=KEDA_MODULE),
+)
 
 # The autoscaler of nodes, whose machines `machines.py` starts; only tests of it build it.
 KARPENTER = GoProgram("karpenter", KARPENTER_MODULE, ".")
@@ -124,6 +134,18 @@ def make_suite() -> None:
     certificates = module_folder(ISTIO, ECHO_ADVANCED) / "tests" / "testdata" / "certs"
     for suffix in (".crt", ".key"):
         shutil.copyfile(certificates / f"cert{suffix}", PROGRAMS / f"echo-advanced{suffix}")
+
+
+def make_keda() -> None:
+    """Builds further programs for a cluster with KEDA, which finds its own server by the cluster's DNS."""
+    PROGRAMS.mkdir(parents=True, exist_ok=True)
+    for program in (COREDNS_SERVER, *KEDA_PROGRAMS):
+        program.make()
+
+
+def keda_manifests() -> Path:
+    """Returns the folder of KEDA's own manifests."""
+    return module_folder(KEDA_MODULE, KEDA) / "config"
 
 
 def missing() -> list[str]:

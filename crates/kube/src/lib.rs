@@ -29,6 +29,8 @@ mod api_extension;
 mod autoscalers;
 /// Events of objects, for operators.
 mod events;
+/// Deletion costs of pods.
+mod deletion_cost;
 /// The node of this process: its labels, and the pods on it.
 mod node;
 /// Announces addresses: on the link, one node holds each address; by BGP, several nodes do.
@@ -48,6 +50,7 @@ pub use announce::{
     lowest_link_address, remove_loopback_address,
 };
 pub use api_extension::{AccessedResource, ApiExtensionError, ApiUser, FrontProxySettings};
+pub use deletion_cost::{DeletionCostError, DeletionCostWriter, PodReference};
 pub use events::{EventObject, EventRecorder, EventReporter, ObjectEvent, write_last_event};
 pub use gateway_services::DesiredServices;
 pub use node::{NodeDescription, NodeWatch, PodNamespaces};

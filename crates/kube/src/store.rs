@@ -2,15 +2,17 @@
 //!
 //! It knows watch events and whether they change anything; it must not know how they arrive.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use gateway::objects::ServiceType;
+use gateway::objects::{EndpointTargetRef, ServiceType};
 use gateway::{ApiObject, ObjectOrigin, ObjectProblem};
 use kube_core::{DynamicObject, ObjectMeta};
 use kube_runtime::watcher::Event;
 use serde_json::{Value, json};
 
+use crate::deletion_cost::PodReference;
 use crate::gateway_services;
 use crate::kind::{CRD_KIND, KINDS, NODE, WatchedKind};
 
@@ -250,6 +252,29 @@ impl Store {
     pub(crate) fn find(&self, kind: &str, namespace: &str, name: &str) -> Option<&StoredObject> {
         let of_kind = &self.kinds[WatchedKind::index_of(kind)?];
         of_kind.objects.get(&(namespace.to_owned(), name.to_owned()))
+    }
+
+    /// Returns the pods at these addresses that do not terminate. An EndpointSlice counts for pods of its own namespace:
+    /// its author may not name those of others.
+    pub(crate) fn pods_at(&self, addresses: &BTreeSet<IpAddr>) -> BTreeMap<IpAddr, PodReference> {
+        let mut pods = BTreeMap::new();
+        for ((namespace, _), held) in self.all("EndpointSlice") {
+            let Some(ApiObject::EndpointSlice(slice)) = &held.object else { continue };
+            for endpoint in &slice.spec.endpoints {
+                let Some(target) = &endpoint.target_ref else { continue };
+                let is_meant = target.kind == "Pod"
+                    && target.namespace == *namespace
+                    && !target.uid.is_empty()
+                    && endpoint.conditions.terminating != Some(true);
+                let address = endpoint.addresses.first().and_then(|it| it.parse().ok());
+                let Some(address) = address.filter(|it| is_meant && addresses.contains(it)) else {
+                    continue;
+                };
+                let EndpointTargetRef { namespace, name, uid, .. } = target.clone();
+                pods.insert(address, PodReference { namespace, name, uid });
+            }
+        }
+        pods
     }
 
     /// Returns the version of Gateway API's CRDs, if they have one.

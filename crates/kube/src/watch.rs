@@ -19,6 +19,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::backoff::WriteBackoff;
+use crate::deletion_cost::DeletionCostWriter;
 use crate::events::{EventRecorder, EventWriter, ReporterIdentity};
 use crate::kind::{ADDRESS_POOL, BGP_PEER, KINDS, NETWORK_POLICY, NODE, WatchedKind};
 use crate::publish::{self, DesiredStatuses, StatusAddresses};
@@ -111,8 +112,11 @@ impl TranslationPause {
 
 /// Tasks of the leader election and of what is written.
 struct WriterTasks {
-    publisher: JoinHandle<()>,
-    event_writer: JoinHandle<()>,
+    writers: Vec<JoinHandle<()>>,
+    /// Time until which this replica is the leader. The election ends when the last receiver is dropped.
+    leadership: Receiver<Option<Instant>>,
+    identity: publish::WriterIdentity,
+    client: Client,
     elector: JoinHandle<()>,
 }
 
@@ -144,6 +148,8 @@ impl ClusterObjects {
         let (client, recorder) = (cluster.client.clone(), events.clone());
         let event_writer = EventWriter::new(client, recorder, reporter, leads.clone());
         let event_writer = tokio::spawn(event_writer.run());
+        let identity = publish::WriterIdentity { controller, field_manager: writer };
+        let leadership = leads.clone();
         let publisher = publish::StatusPublisher {
             client: cluster.client.clone(),
             store: Arc::clone(&store),
@@ -152,10 +158,11 @@ impl ClusterObjects {
             leadership: leads,
             backoff: WriteBackoff::default(),
             written: publish::WrittenStatuses::default(),
-            writer: publish::WriterIdentity { controller, field_manager: writer },
+            writer: identity.clone(),
         };
-        let publisher = tokio::spawn(publisher.run());
-        let writers = Some(WriterTasks { publisher, event_writer, elector });
+        let writers = vec![tokio::spawn(publisher.run()), event_writer];
+        let client = cluster.client.clone();
+        let writers = Some(WriterTasks { writers, leadership, identity, client, elector });
         Self {
             store,
             store_changes,
@@ -236,6 +243,24 @@ impl ClusterObjects {
         self.events.clone()
     }
 
+    /// Starts a task that writes deletion costs of pods. It ends when this replica gives up leadership for good.
+    pub fn write_deletion_costs<F: Future<Output = ()> + Send + 'static>(
+        &mut self,
+        task: impl FnOnce(DeletionCostWriter) -> F,
+    ) {
+        let Some(WriterTasks { writers, leadership, identity, client, .. }) = &mut self.writers
+        else {
+            return;
+        };
+        let writer = DeletionCostWriter {
+            client: client.clone(),
+            store: Arc::clone(&self.store),
+            leadership: leadership.clone(),
+            field_manager: identity.field_manager.clone(),
+        };
+        writers.push(tokio::spawn(task(writer)));
+    }
+
     /// Hands over the statuses to write; statuses that are the same as the last ones have no
     /// effect.
     pub fn publish(&self, statuses: DesiredStatuses) {
@@ -251,11 +276,11 @@ impl ClusterObjects {
     /// Gives up leadership: nothing is written from now on, and the Lease is released. Waits for the API server, but
     /// only for a short time.
     pub async fn resign(&mut self) {
-        let Some(WriterTasks { publisher, event_writer, elector }) = self.writers.take() else {
+        let Some(WriterTasks { writers, leadership, elector, .. }) = self.writers.take() else {
             return;
         };
-        publisher.abort();
-        event_writer.abort();
+        writers.iter().for_each(JoinHandle::abort);
+        drop(leadership);
         // If this takes too long, the Lease expires.
         drop(timeout(RESIGN_TIMEOUT, elector).await);
     }
@@ -279,7 +304,7 @@ impl ClusterObjects {
 
 impl Drop for ClusterObjects {
     fn drop(&mut self) {
-        let writers = self.writers.iter().flat_map(|it| [&it.publisher, &it.event_writer]);
+        let writers = self.writers.iter().flat_map(|it| &it.writers);
         self.reflectors.iter().chain(writers).for_each(JoinHandle::abort);
     }
 }

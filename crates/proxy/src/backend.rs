@@ -25,6 +25,7 @@ use crate::adaptive_limits::AdaptiveLimits;
 use crate::address_share::{AddressPlace, AddressShares};
 use crate::affinity::{AffinityKey, AffinityTokens};
 use crate::clock;
+use crate::cold_start::ColdStart;
 use crate::config_cell::{CachedConfig, ConfigCell};
 use crate::demand::DemandTracker;
 use crate::dial::pool::{Endpoint, EndpointData};
@@ -50,6 +51,7 @@ pub(crate) struct Backend {
     pub(crate) retry_budget: RetryBudget,
     pub(crate) health: BackendHealth,
     pub(crate) demand: DemandTracker,
+    pub(crate) cold_start: ColdStart,
     pub(crate) adaptive_limits: AdaptiveLimits,
     pub(crate) affinity_key: Arc<AffinityKey>,
     pub(crate) address_shares: AddressShares,
@@ -205,6 +207,7 @@ impl Backend {
             current: ConfigCell::new(current),
             retry_budget: RetryBudget::new(workers),
             demand: DemandTracker::new(workers, leases.clone()),
+            cold_start: ColdStart::default(),
             health,
             adaptive_limits: AdaptiveLimits::default(),
             affinity_key,
@@ -293,6 +296,9 @@ impl Backend {
         }
         // Set before the configuration is stored: no request must see an endpoint without a limit.
         let raised = self.update_limits(&current, clock::now());
+        if !current.set.members().is_empty() {
+            self.cold_start.record_endpoint(clock::now());
+        }
         self.current.store(Arc::new(current));
         let woken = self.admission.replace(set, limits, clock::now(), || lock(&self.queue));
         woken.into_iter().for_each(Waker::wake);
@@ -355,6 +361,7 @@ impl Backend {
     /// Asks replicas for a slot for the next request, if this one may not wait for it.
     #[cold]
     fn record_rejected(&self, limits: AdmissionLimits) {
+        self.record_missing_endpoint();
         if let Some(leases) = &self.leases
             && limits.max_waiting == 0
             && limits.cap.fixed().is_some()
@@ -364,8 +371,16 @@ impl Backend {
         }
     }
 
+    /// Records that a request needs the first endpoint, if there is none.
+    fn record_missing_endpoint(&self) {
+        if self.current().set.members().is_empty() {
+            self.cold_start.record_request(clock::now());
+        }
+    }
+
     /// Counts a request that waits, and asks replicas for a slot.
     fn record_waiting(&self, worker: usize, now: Time) {
+        self.record_missing_endpoint();
         self.demand.shard(worker).wait(now);
         self.demand.signal_rise();
         if let Some(leases) =

@@ -1,7 +1,8 @@
 //! The handle on the control side: starts the workers, applies configuration, reads state and metrics.
 
+use std::collections::{BTreeMap, HashSet};
 use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -459,6 +460,23 @@ impl Proxy {
 
     pub fn backends(&self) -> Vec<BackendView> {
         self.shared.config.load().backends.iter().map(|backend| view_backend(backend)).collect()
+    }
+
+    /// Returns the requests in flight at each address of endpoints, all of its ports together.
+    #[must_use]
+    pub fn in_flight_by_address(&self) -> BTreeMap<IpAddr, u32> {
+        let (mut loads, mut seen) = (BTreeMap::<_, u32>::new(), HashSet::new());
+        for backend in &self.shared.config.load().backends {
+            let current = backend.current();
+            for member in current.set.members() {
+                // Backends share endpoints.
+                if seen.insert(Arc::as_ptr(&member.endpoint)) {
+                    let load = loads.entry(member.endpoint.address.ip()).or_default();
+                    *load = load.saturating_add(member.endpoint.in_flight());
+                }
+            }
+        }
+        loads
     }
 
     /// Returns the keys of all backends.

@@ -67,6 +67,10 @@ mod h3;
 mod proxy_header;
 /// A backend, shared by all workers.
 mod backend;
+/// The time until a backend without endpoints has one.
+mod cold_start;
+/// Requests that wake no backend without endpoints.
+mod health_check;
 /// Rate limits of requests.
 mod rate_limit;
 /// The share of one client address in a backend's slots.

@@ -391,7 +391,7 @@ pub(crate) async fn answer(context: &mut RequestContext<'_>) -> ConnectionOutcom
     }
     response.clear();
     let overloaded =
-        record.backend.as_ref().filter(|_| failure.is_overload()).map(OverloadResponse::of);
+        record.backend.as_ref().and_then(|backend| OverloadResponse::of(backend, failure));
     *call = call.or_else(|| GrpcCall::of(request));
     let rejection = filtering.as_ref().and_then(|it| it.rejection.as_deref());
     let retry_after = overloaded.as_ref().map(|it| it.retry_after);
@@ -418,7 +418,7 @@ pub(crate) async fn answer(context: &mut RequestContext<'_>) -> ConnectionOutcom
     send_local_response(context, body.as_bytes()).await
 }
 
-/// The answer of a backend without a free slot.
+/// The answer of a backend without a free slot, or without an endpoint.
 struct OverloadResponse {
     status: u16,
     retry_after: Duration,
@@ -428,12 +428,19 @@ impl OverloadResponse {
     /// Maximum of the expected queue wait in `Retry-After`.
     const LATEST: Duration = Duration::from_secs(300);
 
-    /// Builds the answer. `Retry-After` is the larger of the configured value and the expected queue wait.
-    fn of(backend: &BackendRef) -> Self {
+    /// Builds the answer. `Retry-After` is the larger of the configured value and the expected wait: in the queue, or for
+    /// the first endpoint.
+    fn of(backend: &BackendRef, failure: Failure) -> Option<Self> {
         let settings = &backend.config().settings;
-        let wait = backend.expected_wait().unwrap_or_default().min(Self::LATEST);
-        let retry_after = settings.overload_retry_after.max(wait);
-        Self { status: settings.overload_status, retry_after }
+        let (status, wait) = if failure.is_overload() {
+            (settings.overload_status, backend.expected_wait())
+        } else if failure == Failure::NoEndpoint {
+            (failure.attributes().status, backend.cold_start.expected_rest(clock::now()))
+        } else {
+            return None;
+        };
+        let wait = wait.unwrap_or_default().min(Self::LATEST);
+        Some(Self { status, retry_after: settings.overload_retry_after.max(wait) })
     }
 }
 

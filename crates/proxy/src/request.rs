@@ -30,6 +30,7 @@ use crate::filter::RequestFilters;
 use crate::forwarded;
 use crate::grpc;
 use crate::hash_key;
+use crate::health_check;
 use crate::mirror::{self, ReplayLayout};
 use crate::observe::access::AccessRecord;
 use crate::priority;
@@ -338,6 +339,11 @@ async fn acquire(
     tried: &[Arc<Endpoint>],
 ) -> Result<Slot, Failure> {
     let (worker, policy) = (context.worker, context.policy);
+    if policy.backend_config.set.members().is_empty()
+        && health_check::is_health_check(&context.exchange.request)
+    {
+        return Err(Failure::NoEndpoint);
+    }
     // The first attempt begins with the request, accurately enough: the clock is not read again.
     let now = if tried.is_empty() { policy.ready } else { clock::now() };
     let only = policy.affinity.as_ref().and_then(SessionAffinity::endpoint);
@@ -389,6 +395,7 @@ async fn enter(
         SlotAdmission::Refused(failure) => return Err(failure),
         SlotAdmission::Queued(place) => place,
     };
+    record.queue_position = backend.waiting();
     let since = clock::now();
     let patience = since + policy.backend_settings().queue_timeout;
     let granted = poll_fn(|_| place.poll());

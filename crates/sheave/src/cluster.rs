@@ -24,10 +24,11 @@ use kube::{
     ClusterClient, ClusterObjects, DesiredServices, DesiredStatuses, EventRecorder,
     IngressAddresses, NodeWatch, OwnSecret, ReplicaIdentity, StatusAddresses, WatchSelection,
 };
-use proxy::{Time, clock};
+use proxy::{Proxy, Time, clock};
 use serde_json::Value;
 
 use crate::configuration::ErrorPolicy;
+use crate::deletion_costs;
 use crate::failure::Failure;
 use crate::files::SourceContents;
 use crate::flags::{MetricsApiFlags, ServeFlags, ServiceTemplate};
@@ -294,6 +295,11 @@ impl ClusterSource {
             service: flags.metrics_api_service.clone(),
             groups: flags.metrics_api_groups.clone(),
         }
+    }
+
+    /// Starts to write deletion costs of pods.
+    pub(crate) fn write_deletion_costs(&mut self, proxy: Arc<Proxy>) {
+        self.objects.write_deletion_costs(|writer| deletion_costs::run(writer, proxy));
     }
 
     /// Returns the recorder of Events.

@@ -60,6 +60,8 @@ mod memory;
 mod memory_limit;
 /// Pods of this node.
 mod node_pods;
+/// Deletion costs of pods, for a scale down.
+mod deletion_costs;
 /// Memory and file descriptors of this process, as the kernel reports them.
 mod process;
 /// Linux capabilities of this process.

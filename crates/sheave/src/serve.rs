@@ -135,6 +135,9 @@ async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<
         let cluster = cluster.metrics_api(&flags.metrics_api);
         servers.tasks.push(metrics_api::serve(listener, cluster, Arc::clone(&proxy)));
     }
+    if let Some(cluster) = sources.cluster.as_mut().filter(|_| flags.cluster.pod_deletion_cost) {
+        cluster.write_deletion_costs(Arc::clone(&proxy));
+    }
     report.send_modify(|report| report.phase = ProcessPhase::Ready);
     if let Some(path) = &flags.ready_file {
         write_ready_file(path, servers.addresses, &proxy)?;

@@ -1,8 +1,8 @@
 """Server of a pod that counts its requests in flight, as a pod with a cap sees them. Pods run it by `python3 -c`.
 
 GET /counts returns the counts, with the most requests since the last report; it is not counted. Any other request is
-answered after a random time. CAP is the number of requests that the pod should have at most. Each LONG_EVERY-th request
-takes LONG_SECONDS; 0 means none.
+answered after a random time, with the pod and the time at which the request arrived. CAP is the number of requests that
+the pod should have at most. Each LONG_EVERY-th request takes LONG_SECONDS; 0 means none.
 """
 
 from __future__ import annotations
@@ -96,12 +96,12 @@ class Connection(asyncio.Protocol):
         self.counts.begin(request, self._replica)
         is_long = LONG_EVERY and request % LONG_EVERY == LONG_EVERY - 1
         seconds = LONG_SECONDS if is_long else min(random.expovariate(1 / MEAN_SECONDS), SHORT_SECONDS)
-        asyncio.get_running_loop().call_later(seconds, self._end, request)
+        asyncio.get_running_loop().call_later(seconds, self._end, request, time.monotonic())
 
-    def _end(self, request: int) -> None:
+    def _end(self, request: int, began: float) -> None:
         # The slot is free before the answer that makes the replica use it again.
         self.counts.end(request)
-        self._answer({"pod": POD})
+        self._answer({"pod": POD, "began": began})
 
     def _answer(self, content: dict[str, object]) -> None:
         body = json.dumps(content).encode()

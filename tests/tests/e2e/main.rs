@@ -60,6 +60,8 @@ mod spread;
 mod exact;
 /// Requests that wait, and requests that are refused.
 mod queue;
+/// Services without endpoints.
+mod cold_start;
 /// Bodies that arrive slowly: they hold no slot, or keep a rate, or are bounded.
 mod slow_bodies;
 /// Learned limits and load reports.

@@ -241,3 +241,31 @@ fn watch_of_one_object_reports_rejection_until_it_has_an_answer() {
     known.apply_event(&watch, Event::Apply(service("a", 80)));
     assert_eq!(names(&known), Vec::<String>::new());
 }
+
+#[test]
+fn pods_are_found_at_addresses_of_slices_of_their_own_namespace() {
+    let mut known = Store::for_tests();
+    let watch = WatchKey::of_kind(WatchedKind::index_of("EndpointSlice").unwrap());
+    let endpoint = |address: &str, namespace: &str, name: &str| {
+        let target = json!({"kind": "Pod", "namespace": namespace, "name": name, "uid": "u1"});
+        json!({"addresses": [address], "conditions": {}, "targetRef": target})
+    };
+    let mut terminating = endpoint("10.0.0.2", "shop", "b");
+    terminating["conditions"]["terminating"] = json!(true);
+    let endpoints = json!([
+        endpoint("10.0.0.1", "shop", "a"),
+        terminating,
+        endpoint("10.0.0.3", "bank", "vault"),
+        endpoint("10.0.0.4", "shop", "d"),
+        {"addresses": ["10.0.0.5"], "conditions": {}},
+    ]);
+    let content = json!({"addressType": "IPv4", "ports": [{"port": 80}], "endpoints": endpoints});
+    let mut slice = object("web-1", content);
+    let label = ("kubernetes.io/service-name".to_owned(), "web".to_owned());
+    slice.metadata.labels = Some([label].into());
+    known.apply_event(&watch, Event::Apply(slice));
+    let asked = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.5"];
+    let found = known.pods_at(&asked.iter().map(|it| it.parse().unwrap()).collect());
+    let names: Vec<_> = found.values().map(|pod| (&*pod.namespace, &*pod.name)).collect();
+    assert_eq!(names, [("shop", "a")]);
+}

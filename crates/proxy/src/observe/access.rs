@@ -33,6 +33,8 @@ pub(crate) struct AccessRecord {
     pub(crate) failure: Option<Failure>,
     /// 0: no response has been sent.
     pub(crate) status: u16,
+    /// Place in the queue, counted from 1, when the request began to wait; 0: it did not wait.
+    pub(crate) queue_position: u32,
     /// True if the call counts as a long stream.
     is_long: bool,
     endpoint: Option<std::net::SocketAddr>,
@@ -50,6 +52,7 @@ impl AccessRecord {
             backend: None,
             failure: None,
             status: 0,
+            queue_position: 0,
             is_long: false,
             endpoint: None,
             attempts: 0,
@@ -163,6 +166,9 @@ impl AccessRecord {
             line.number("sheave.attempts", self.attempts);
         }
         line.number("sheave.queue_seconds", self.queued.as_secs_f64());
+        if self.queue_position > 0 {
+            line.number("sheave.queue_position", self.queue_position);
+        }
     }
 }
 

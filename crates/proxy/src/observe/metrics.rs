@@ -379,6 +379,18 @@ static OF_BACKENDS: &[MetricRow<Backend>] = &[
         "Requests waiting in the queue for a slot.",
     ),
     MetricRow::new(
+        "sheave_backend_cold_starts",
+        BACKEND,
+        MetricReader::Count(|it| it.cold_start.count()),
+        "Times that requests found no endpoint and the first one came within a minute of the last such request.",
+    ),
+    MetricRow::new(
+        "sheave_backend_last_cold_start_seconds",
+        BACKEND,
+        MetricReader::Gauge(|it| it.cold_start.last().unwrap_or_default().as_secs_f64()),
+        "Duration of the last of these, from the first request without an endpoint to the first endpoint; 0: none.",
+    ),
+    MetricRow::new(
         "sheave_backend_queue_length_by_priority",
         &["backend", "priority"],
         MetricReader::Gauges(|it, each| {

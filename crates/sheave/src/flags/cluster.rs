@@ -85,6 +85,14 @@ pub(crate) struct ClusterFlags {
     #[arg(long, value_name = "DOMAIN/NAME", default_value = INGRESS_CONTROLLER, value_parser = values::controller, requires = "kubernetes", help_heading = CLUSTER)]
     pub(crate) ingress_controller: String,
 
+    /// Annotate the pods of balanced Services with their deletion cost, the requests in flight at this replica, so that a
+    /// ReplicaSet that shrinks deletes the pods with the fewest.
+    ///
+    /// The leader writes, at most two pods a second, and only if a mean has changed by half. Needs the verb `patch` on
+    /// pods. A cost that another writer has set stays.
+    #[arg(long, requires = "kubernetes", help_heading = CLUSTER)]
+    pub(crate) pod_deletion_cost: bool,
+
     /// Networks that Services of type ExternalName may resolve to, as CIDR blocks; without this flag, such Services of
     /// the cluster are not served.
     ///

@@ -35,13 +35,14 @@ pub(super) async fn stream_changes<T: Clone + PartialEq, C: Future<Output = ()>>
             () = changed => {}
             () = sleep(poll_interval) => {}
             () = sender.closed() => return,
-            status = wait_for_drain(&mut report) => return drop(sender.send(Err(status)).await),
+            () = wait_for_drain(&mut report) => return,
         }
     }
 }
 
-/// Waits for the drain; the client then asks another replica or the successor of this one.
-async fn wait_for_drain(report: &mut watch::Receiver<ProcessReport>) -> Status {
+/// Waits for the drain; the client then asks another replica or the successor of this one. The stream ends without an
+/// error: after an error KEDA waits twice as long as the last time, up to a minute, and never less again.
+async fn wait_for_drain(report: &mut watch::Receiver<ProcessReport>) {
     // The sender of the report lives as long as the process.
     drop(
         report
@@ -50,7 +51,6 @@ async fn wait_for_drain(report: &mut watch::Receiver<ProcessReport>) -> Status {
             })
             .await,
     );
-    Status::unavailable("this Sheave is draining")
 }
 
 #[cfg(test)]
@@ -155,7 +155,7 @@ mod tests {
             fixture.next().await;
             fixture.report.send_modify(|report| report.phase = phase);
             let begun = Instant::now();
-            assert_eq!(fixture.end().await.code(), tonic::Code::Unavailable);
+            assert!(fixture.stream.recv().await.is_none());
             assert_eq!(begun.elapsed(), Duration::ZERO);
         }
     }

@@ -79,6 +79,17 @@ async fn grpc_deadline_ends_the_queue_wait() -> Result {
 }
 
 #[tokio::test]
+async fn grpc_deadline_ends_the_wait_for_the_first_server() -> Result {
+    let spec = json!({ "queue": { "maxRequests": 8, "timeout": "1h" } });
+    let site = GrpcFixture::of(&[], &[objects::backend_policy("app", spec)]).await?;
+    let begun = Instant::now();
+    let reply = site.client().await?.call_with(head_with_timeout("200m"), b"").await?;
+    check_local_reply(&reply, grpc::DEADLINE_EXCEEDED)?;
+    ensure!(begun.elapsed() >= Duration::from_millis(200), "{:?}", begun.elapsed());
+    site.sheave.wait_for_queue_length(0).await
+}
+
+#[tokio::test]
 async fn grpc_deadline_ends_a_running_call() -> Result {
     let server = start_silent_server().await?;
     let site = GrpcFixture::of(&[&server], &[]).await?;

@@ -1,0 +1,197 @@
+"""Autoscaling by the manifests of the guide: the HorizontalPodAutoscaler alone, then KEDA's real operator, from zero
+pods to several and back.
+
+    scripts/acceptance --pattern test_keda.py
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import sys
+import threading
+import time
+import unittest
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.cluster import programs
+from tests.cluster.acceptance import gateway, guide
+from tests.cluster.acceptance.gateway import conditions, kubectl
+from tests.cluster.acceptance.replicas import ReplicaGroupTest
+from tests.cluster.api import ApiUnreachable, Object
+from tests.cluster.layout import FOLDER, PROGRAMS
+from tests.cluster.tests import running
+
+tearDownModule = running.stop
+
+API_SERVICE = "/apis/apiregistration.k8s.io/v1/apiservices/v1beta1.external.metrics.k8s.io"
+KEDA_NAMESPACE = "keda"
+# Cap of a pod in the guide's BackendPolicy, and the target of its HorizontalPodAutoscaler.
+CAP, TARGET = 4, 3
+CLIENTS = 12
+# KEDA asks each 30 s; the stream makes it act at once.
+WAKE_SECONDS = 3.0
+# Time from the readiness of the pod, as the test sees it, until the pod gets the request that waited.
+ANSWER_SECONDS = 0.2
+# KEDA's operator has a readiness probe after 20 s, and asks each 30 s whether a Service is idle.
+PATIENCE_SECONDS = 180.0
+
+
+def setUpModule() -> None:
+    gateway.install_chart("metricsApi.enabled=true", workload="deployment")
+
+
+class AutoscalingTest(ReplicaGroupTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.serve_counting(1, CAP)
+        self.apply_from_guide("BackendPolicy")
+
+    def apply_from_guide(self, kind: str) -> None:
+        text = guide.manifest(kind, self.namespace)
+        kubectl("--namespace", self.namespace, "apply", "--filename", "-", text=text)
+
+    def replicas_wanted(self) -> int:
+        return self.api.get(self.path("deployments", "web"))["spec"]["replicas"]
+
+
+class GuideAutoscalerTest(AutoscalingTest):
+    """Before KEDA is there: the tests of this file run in the order of their classes' names."""
+
+    def test_autoscaler_of_the_guide_follows_the_demand(self) -> None:
+        self.apply_from_guide("HorizontalPodAutoscaler")
+        needed = math.ceil(CLIENTS / TARGET)
+        with self.load(0.0, CLIENTS):
+            self.wait_for_replicas(needed, PATIENCE_SECONDS)
+            self.assertEqual(self.replicas_wanted(), needed)
+
+
+class KedaTest(AutoscalingTest):
+    @classmethod
+    def setUpClass(cls) -> None:
+        if missing := [it.name for it in programs.KEDA_PROGRAMS if not (PROGRAMS / it.name).is_file()]:
+            raise unittest.SkipTest(f"{', '.join(missing)} missing: scripts/python -m tests.cluster build --keda")
+        kubectl("apply", "--filename", str(FOLDER / "dns.yaml"))
+        kubectl("--namespace", "kube-system", "rollout", "status", "--timeout=60s", "deployment/coredns")
+        manifests = str(programs.keda_manifests() / "minimal")
+        # KEDA takes the API of metrics over, as any provider that is installed later.
+        kubectl("apply", "--server-side", "--force-conflicts", "--kustomize", manifests)
+        keda = ["--namespace", KEDA_NAMESPACE]
+        for name in ("keda-operator", "keda-metrics-apiserver"):
+            # KEDA's images have a user, programs do not.
+            user = {"spec": {"template": {"spec": {"securityContext": {"runAsUser": 1000}}}}}
+            kubectl(*keda, "patch", "deployment", name, "--patch", json.dumps(user))
+        for name in ("keda-operator", "keda-metrics-apiserver"):
+            kubectl(*keda, "rollout", "status", "--timeout=110s", f"deployment/{name}")
+
+    def test_service_scales_from_zero_to_several_pods_and_back_without_a_failed_request(self) -> None:
+        self.wait(self.is_available, "KEDA's API of metrics", PATIENCE_SECONDS)
+        self.scale_by_keda()
+        self.wait_for_replicas(0, PATIENCE_SECONDS)
+        with PodWatch(self) as pods, ThreadPoolExecutor() as threads:
+            begun = time.monotonic()
+            first = threads.submit(self.ask)
+            self.wait(lambda: self.replicas_wanted() > 0, "a pod for the first request")
+            woken = time.monotonic() - begun
+            answer = first.result()
+            ready = pods.ready_at(answer["pod"])
+        waited = answer["began"] - ready
+        print_result(f"replicas in the API {1000 * woken:.0f} ms after the first request")
+        print_result(f"pod ready after {ready - begun:.1f} s; got the request {1000 * waited:.0f} ms later")
+        self.assertLessEqual(woken, WAKE_SECONDS)
+        self.assertLessEqual(waited, ANSWER_SECONDS)
+
+        needed = math.ceil(CLIENTS / CAP)
+        with self.load(0.0, 1):
+            with self.load(0.0, CLIENTS - 1):
+                self.wait_for_replicas(needed, PATIENCE_SECONDS)
+                self.assertEqual(self.replicas_wanted(), needed)
+            self.wait_for_replicas(1, PATIENCE_SECONDS)
+        self.wait_for_replicas(0, PATIENCE_SECONDS)
+
+    def test_load_that_finds_no_pod_is_answered_without_a_failed_request(self) -> None:
+        self.wait(self.is_available, "KEDA's API of metrics", PATIENCE_SECONDS)
+        self.scale_by_keda()
+        self.wait_for_replicas(0, PATIENCE_SECONDS)
+        with self.load(0.0, CLIENTS):
+            self.wait_for_replicas(math.ceil(CLIENTS / CAP), PATIENCE_SECONDS)
+
+    def test_owner_of_the_api_of_metrics_is_named(self) -> None:
+        told = f"belongs to Service {KEDA_NAMESPACE}/keda-metrics-apiserver"
+        pods = [pod["metadata"]["name"] for pod in self.replica_pods()]
+        # A replica looks once a minute.
+        self.wait(
+            lambda: all(told in kubectl("--namespace", "sheave-system", "logs", pod) for pod in pods),
+            "the owner's name in the log",
+            PATIENCE_SECONDS,
+        )
+        self.assertEqual(self.api.get(API_SERVICE)["spec"]["service"]["namespace"], KEDA_NAMESPACE)
+
+    def scale_by_keda(self) -> None:
+        """Applies the guide's ScaledObject; then shortens the time after which pods that are not needed go."""
+        self.apply_from_guide("ScaledObject")
+        behavior = {"scaleDown": {"stabilizationWindowSeconds": 0}}
+        spec = {
+            "cooldownPeriod": 1,
+            "advanced": {"horizontalPodAutoscalerConfig": {"behavior": behavior}},
+        }
+        path = f"/apis/keda.sh/v1alpha1/namespaces/{self.namespace}/scaledobjects/web"
+        self.api.patch(path, {"spec": spec})
+        self.wait(lambda: self.is_true(path, "Ready"), "a ScaledObject that is ready", PATIENCE_SECONDS)
+
+    def is_true(self, path: str, condition: str) -> bool:
+        found = conditions(self.api.get(path).get("status", {}))
+        return any(it["type"] == condition and it["status"] == "True" for it in found)
+
+    def is_available(self) -> bool:
+        return self.is_true(API_SERVICE, "Available")
+
+    def ask(self) -> Object:
+        """Sends a request and returns the pod's answer."""
+        connection = http.client.HTTPConnection(self.address, 80, timeout=PATIENCE_SECONDS)
+        try:
+            connection.request("GET", "/", headers={"Host": self.host})
+            answer = connection.getresponse()
+            body = answer.read()
+            self.assertEqual(answer.status, http.HTTPStatus.OK, body)
+            return json.loads(body)
+        finally:
+            connection.close()
+
+
+class PodWatch:
+    """Times at which pods became ready, as the API server reports them."""
+
+    def __init__(self, test: AutoscalingTest) -> None:
+        self._test = test
+        self._times: dict[str, float] = {}
+        self._over = threading.Event()
+        listing = test.api.get(test.path("pods"))
+        self._version = listing["metadata"]["resourceVersion"]
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    def __enter__(self) -> PodWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # The watch ends with the process: it is silent when no pod changes.
+        self._over.set()
+
+    def ready_at(self, pod: str) -> float:
+        return self._test.wait(lambda: self._times.get(pod), f"readiness of {pod}")
+
+    def _follow(self) -> None:
+        try:
+            for _, pod in self._test.api.watch(self._test.path("pods"), self._version):
+                if self._over.is_set():
+                    return
+                if running.is_ready(pod):
+                    self._times.setdefault(pod["metadata"]["name"], time.monotonic())
+        except ApiUnreachable:
+            return
+
+
+def print_result(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
