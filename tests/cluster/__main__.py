@@ -8,7 +8,7 @@ import shutil
 import sys
 
 from lab.paths import MissingRequirement
-from tests.cluster import cluster, control_plane, network, nodes, programs
+from tests.cluster import cluster, control_plane, metrics_server, network, nodes, programs
 from tests.cluster.layout import KUBECONFIG, NODES, POOL, PROGRAMS, node
 from tests.cluster.network import NetworkError
 from tests.cluster.processes import ProcessDied
@@ -25,6 +25,7 @@ def main(argv: list[str]) -> int:
     commands.add_parser("down", help="remove the cluster, or the leftovers of a killed one")
     build = commands.add_parser("build", help="build what is missing, and print the folder of programs")
     build.add_argument("--conformance", action="store_true", help="also build the Gateway API's conformance suite")
+    build.add_argument("--metrics-server", action="store_true", help="also build the metrics-server, for CPU metrics")
     commands.add_parser("environment", help="print the environment for kubectl")
     commands.add_parser("shell", help="start a shell with kubectl")
     enter = commands.add_parser("enter", help="run a command, or a shell, in the network namespace of a node")
@@ -51,6 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
             cluster.down()
         case "build":
             programs.make_suite() if arguments.conformance else programs.make()
+            if arguments.metrics_server:
+                metrics_server.make()
             print(PROGRAMS)
         case "environment":
             print(EXPORT_COMMAND)

@@ -16,7 +16,7 @@ from lab.article.in_cluster import ClusterPlayer, ClusterVariant
 from lab.bench import Bench, Progress, Row
 from lab.demo.table import Table
 from lab.figure import Figure, paired_ratio
-from lab.kubernetes import session
+from lab.kubernetes import autoscaler, session
 from lab.kubernetes.agents import Agents
 from lab.testbed import cluster, other_work, recording
 from lab.testbed.cluster import Node
@@ -54,7 +54,11 @@ Variant = dict[str, Any]
 Player = Callable[[Variant, Load, Path, Watcher], Recording]
 
 obstacle = cluster.obstacle
-cluster_obstacle = session.obstacle
+
+
+def cluster_obstacle() -> str | None:
+    """Returns the reason why the experiment cannot have the test cluster, or None."""
+    return session.obstacle() or autoscaler.obstacle()
 
 
 def run(bench: Bench) -> dict[str, Figure]:
@@ -87,11 +91,14 @@ def _cluster(bench: Bench, variants: Sequence[Variant]) -> Iterator[Player]:
     """Yields a player of variants in the test cluster."""
     with session.open_session(bench.logs) as opened:
         # Sheave runs during all variants, which then differ by the annotation alone.
+        if any(variant.get("scaler") == "hpa" for variant in variants):
+            autoscaler.start_metrics_server(opened)
         is_needed = any(variant["entry"] == "sheave" for variant in variants)
         player = ClusterPlayer(opened, Agents(opened, bench.logs) if is_needed else None)
 
         def play(variant: Variant, load: Load, folder: Path, watch: Watcher) -> Recording:
-            return player.play(ClusterVariant(variant["id"], variant["entry"]), load, folder, watch)
+            scaler = variant.get("scaler", "kubectl")
+            return player.play(ClusterVariant(variant["id"], variant["entry"], scaler), load, folder, watch)
 
         yield play
 
