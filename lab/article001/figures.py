@@ -141,7 +141,8 @@ def _in_cluster_figures(rows: Sequence[Row]) -> dict[str, Figure]:
     script in refusals and in pod-seconds at once.
     """
     found: dict[str, Figure] = {}
-    for one, other in (("cluster-demand", SCRIPT), ("cluster-cpu", SCRIPT), ("cluster-demand", "cluster-cpu")):
+    against_script = [(one, SCRIPT) for one in ("cluster-cpu", "cluster-demand", "cluster-demand-queue")]
+    for one, other in (*against_script, ("cluster-demand", "cluster-cpu")):
         if not {one, other} <= {row["variant"] for row in rows}:
             continue
         pairs = {

@@ -71,7 +71,6 @@ def run(
 ) -> None:
     with open_session(bench.logs) as session:
         gateway = Gateway(session, CHART)
-        gateway.route({"maxInFlightPerEndpoint": settings.workers, "queue": {"maxRequests": settings.workers}})
         if any(variant.scaler == "cpu" for variant in variants):
             start_metrics_server(session)
         for repetition in range(1, settings.repetitions + 1):
@@ -93,6 +92,7 @@ class _Place:
 
 
 def _run_variant(place: _Place, variant: Variant, repetition: int) -> None:
+    place.gateway.route(_policy(variant))
     work = WorkPipe(place.folder / "work")
     work.restart(place.settings.service.times(f"{place.bench.settings['seed']}-cluster-{repetition}"))
     with deployed(place.session, _template(place.settings, place.folder), PORT, place.settings.least) as deployment:
@@ -109,6 +109,12 @@ def _run_variant(place: _Place, variant: Variant, repetition: int) -> None:
         finally:
             scaler.remove()
     work.close()
+
+
+def _policy(variant: Variant) -> Object:
+    """Returns the policy of the Service; without a limit of the queue it has Sheave's default."""
+    cap, queue = variant.options["cap"], variant.options.get("queue")
+    return {"maxInFlightPerEndpoint": cap} | ({} if queue is None else {"queue": {"maxRequests": queue}})
 
 
 def _template(settings: ClusterScalingSettings, folder: Path) -> Object:

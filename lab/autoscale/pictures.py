@@ -27,7 +27,7 @@ BURST, COST = "burst.svg", "cost.svg"
 SIGNAL_COLOURS = {
     "cpu": "#009e73",
     "demand": "#0072b2",
-    "demand-policies": "#56b4e9",
+    "demand-slow-down": "#56b4e9",
     "refusals": "#d55e00",
     "keda-push": "#cc79a7",
     "keda-poll": "#e69f00",
