@@ -80,7 +80,8 @@ impl HpaScaler {
     }
 
     fn is_close(&self, ratio: f64) -> bool {
-        self.behavior.as_ref().unwrap_or(&ScalingBehavior::default()).is_within(ratio)
+        let is_within = |behavior: &ScalingBehavior| behavior.is_within(ratio);
+        self.behavior.as_ref().map_or_else(|| is_within(&ScalingBehavior::default()), is_within)
     }
 }
 
