@@ -24,7 +24,7 @@ from lab.article001.work import ServiceTimes, WorkPipe
 from lab.bench import Bench, Row
 from lab.child import Child
 from lab.kubernetes import containers
-from lab.kubernetes.autoscaler import Autoscaler, by_cpu, by_demand, start_metrics_server
+from lab.kubernetes.autoscaler import Autoscaler, by_cpu, by_demand, require_metrics_server, start_metrics_server
 from lab.kubernetes.deployment import APP, Deployment, deployed
 from lab.kubernetes.gateway import Gateway
 from lab.kubernetes.session import ClusterSession, open_session, wait
@@ -69,9 +69,12 @@ class ClusterScalingSettings:
 def run(
     bench: Bench, variants: Sequence[Variant], settings: ClusterScalingSettings, report_step: Callable[[str], None]
 ) -> None:
+    reads_cpu = any(variant.scaler == "cpu" for variant in variants)
+    if reads_cpu:
+        require_metrics_server()
     with open_session(bench.logs) as session:
         gateway = Gateway(session, CHART)
-        if any(variant.scaler == "cpu" for variant in variants):
+        if reads_cpu:
             start_metrics_server(session)
         for repetition in range(1, settings.repetitions + 1):
             for variant in variants:

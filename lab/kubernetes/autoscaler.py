@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lab.kubernetes.deployment import APP
 from lab.kubernetes.session import ClusterSession, wait
+from lab.paths import MissingRequirement
 from tests.cluster import metrics_server
 from tests.cluster.api import Object
 
@@ -11,11 +12,12 @@ PATH = f"/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers/{APP}"
 AVAILABLE_SECONDS = 90
 
 
-def obstacle() -> str | None:
-    """Returns the reason why autoscalers cannot read CPU, or None."""
-    if metrics_server.PROGRAM.path.is_file():
-        return None
-    return "the metrics-server is not built: run `scripts/python -m tests.cluster build --metrics-server`"
+def require_metrics_server() -> None:
+    """Raises if autoscalers cannot read CPU."""
+    if not metrics_server.PROGRAM.path.is_file():
+        raise MissingRequirement(
+            "the metrics-server is not built: run `scripts/python -m tests.cluster build --metrics-server`"
+        )
 
 
 def start_metrics_server(session: ClusterSession) -> None:

@@ -54,11 +54,7 @@ Variant = dict[str, Any]
 Player = Callable[[Variant, Load, Path, Watcher], Recording]
 
 obstacle = cluster.obstacle
-
-
-def cluster_obstacle() -> str | None:
-    """Returns the reason why the experiment cannot have the test cluster, or None."""
-    return session.obstacle() or autoscaler.obstacle()
+cluster_obstacle = session.obstacle
 
 
 def run(bench: Bench) -> dict[str, Figure]:
@@ -89,9 +85,12 @@ def _testbed() -> Iterator[Player]:
 @contextmanager
 def _cluster(bench: Bench, variants: Sequence[Variant]) -> Iterator[Player]:
     """Yields a player of variants in the test cluster."""
+    scales_by_cpu = any(variant.get("scaler") == "hpa" for variant in variants)
+    if scales_by_cpu:
+        autoscaler.require_metrics_server()
     with session.open_session(bench.logs) as opened:
         # Sheave runs during all variants, which then differ by the annotation alone.
-        if any(variant.get("scaler") == "hpa" for variant in variants):
+        if scales_by_cpu:
             autoscaler.start_metrics_server(opened)
         is_needed = any(variant["entry"] == "sheave" for variant in variants)
         player = ClusterPlayer(opened, Agents(opened, bench.logs) if is_needed else None)

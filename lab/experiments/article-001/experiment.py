@@ -12,17 +12,13 @@ from lab.article001.variants import Kind, Variant
 from lab.article001.work import ServiceTimes
 from lab.bench import Bench, Progress
 from lab.figure import Figure
-from lab.kubernetes import autoscaler, session
+from lab.kubernetes import session
 from lab.testbed import cluster, other_work
 from lab.testbed.cluster import Node
 
 obstacle = cluster.obstacle
 
-
-def cluster_obstacle() -> str | None:
-    """Returns the reason why the experiment cannot have the test cluster, or None."""
-    return session.obstacle() or autoscaler.obstacle()
-
+cluster_obstacle = session.obstacle
 
 
 def prepare() -> dict[str, str]:
