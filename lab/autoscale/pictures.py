@@ -185,6 +185,10 @@ def _worlds(worlds: dict[str, dict[str, Row]]) -> Any:
         for panel, (name, label) in zip(row, columns, strict=True):
             names = list(signals)
             values = [signals[signal][name] for signal in names]
+            if not any(values):
+                # Nodes that always exist.
+                panel.set_axis_off()
+                continue
             bars = panel.barh(names, values, color=[SIGNAL_COLOURS[signal] for signal in names])
             panel.bar_label(bars, [f"{value:.2f}" for value in values], fontsize=7.5, padding=2)
             panel.invert_yaxis()
