@@ -24,8 +24,8 @@ def main(argv: list[str]) -> int:
     up.add_argument("--real", choices=[node.name for node in NODES], help="run a real kubelet on this node")
     commands.add_parser("down", help="remove the cluster, or the leftovers of a killed one")
     build = commands.add_parser("build", help="build what is missing, and print the folder of programs")
-    build.add_argument("--conformance", action="store_true", help="also build the Gateway API's conformance suite")
     build.add_argument("--metrics-server", action="store_true", help="also build the metrics-server, for CPU metrics")
+    build.add_argument("--conformance", action="store_true", help="also build the Gateway API's conformance suite")
     commands.add_parser("environment", help="print the environment for kubectl")
     commands.add_parser("shell", help="start a shell with kubectl")
     enter = commands.add_parser("enter", help="run a command, or a shell, in the network namespace of a node")
@@ -51,9 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
         case "down":
             cluster.down()
         case "build":
-            programs.make_suite() if arguments.conformance else programs.make()
             if arguments.metrics_server:
                 metrics_server.make()
+            programs.make_suite() if arguments.conformance else programs.make()
             print(PROGRAMS)
         case "environment":
             print(EXPORT_COMMAND)
