@@ -52,6 +52,8 @@ def _draw(folder: Path, experiment: Experiment) -> Path:
         return timeline.draw(folder, experiment.titles)
     if (folder / days.MINUTES).is_file():
         return scaled.draw(folder, experiment.titles)
+    if days.has_worlds(folder / "raw.csv"):
+        return scaled.draw_worlds(folder)
     if rows.has_format(folder / "raw.csv"):
         return pictures.draw(folder, experiment.titles)
     if limits_rows.has_format(folder / "raw.csv"):

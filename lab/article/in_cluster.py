@@ -1,10 +1,12 @@
-"""Article 000 in the test cluster: its users in pods, its application as a Deployment that kubectl scales."""
+"""Article 000 in the test cluster: its users in pods, its application as a Deployment that kubectl or an autoscaler
+scales.
+"""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -14,6 +16,7 @@ from lab.article.locust_run import STOP_SECONDS, hypercorn, locust, parse
 from lab.child import ChildFailed
 from lab.kubernetes import containers
 from lab.kubernetes.agents import Agents
+from lab.kubernetes.autoscaler import Autoscaler, by_cpu
 from lab.kubernetes.client_pods import ClientPods
 from lab.kubernetes.deployment import READY_SECONDS, Deployment, deployed
 from lab.kubernetes.session import ClusterSession
@@ -28,6 +31,8 @@ from tests.cluster.layout import NODES
 PROBE = {"httpGet": {"path": "/", "port": PORT}, "periodSeconds": 1, "timeoutSeconds": 60, "failureThreshold": 3}
 POLL_SECONDS = 0.05
 GRACE_SECONDS = 5
+# Of the CPU that a replica requests, which is all that it may use.
+TARGET_PERCENT = 70
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,8 @@ class ClusterVariant:
 
     id: str
     entry: Literal["clusterip", "sheave"]
+    # kubectl, or a HorizontalPodAutoscaler on CPU.
+    scaler: Literal["kubectl", "hpa"] = "kubectl"
 
 
 class ClusterPlayer:
@@ -53,7 +60,16 @@ class ClusterPlayer:
                 assert self.agents is not None, "start the agents for an annotated Service"
                 self.agents.balance(deployment)
             users = Users(self.session, deployment, load.users, folder)
-            return _ClusterRun(self, deployment, users, load, watch).run(folder)
+            run = _ClusterRun(self, deployment, users, load, watch)
+            if variant.scaler == "kubectl":
+                return run.run(folder, lambda: deployment.scale(len(REPLICAS)))
+            scalers: list[Autoscaler] = []
+            recording = run.run(folder, lambda: scalers.append(self._autoscaler()))
+            scalers[0].remove()
+            return recording
+
+    def _autoscaler(self) -> Autoscaler:
+        return Autoscaler(self.session, by_cpu(TARGET_PERCENT), least=1, most=len(REPLICAS), down_seconds=300)
 
 
 def replica_template(millicores: int, folder: Path) -> Object:
@@ -115,11 +131,11 @@ class _ClusterRun:
         self._recording = Recording(REPLICAS, began=min(users.joined, default=time.time()))
         self._recording.answers, self._recording.users = users.answers, users.joined
 
-    def run(self, folder: Path) -> Recording:
+    def run(self, folder: Path, scale: Callable[[], None]) -> Recording:
         recording, others = self._recording, OtherCpuTime(self._player.session)
         self._run_until(recording.began + self._load.seconds_before)
         recording.started = time.time()
-        self._deployment.scale(len(REPLICAS))
+        scale()
         self._wait_until_published()
         self._run_until((recording.published or 0) + self._load.seconds_after)
         recording.ended = time.time()

@@ -15,6 +15,8 @@ SCALING_UNITS = {
     "pods_steady": "pods",
     "pods_most": "pods",
     "pod_seconds": "s",
+    "node_seconds": "s",
+    "failed": "requests",
     "p99_ms": "ms",
 }
 BEST_PEER = "haproxy-maxconn"
@@ -31,7 +33,7 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
         ("scaling", _scaling_figures),
     ):
         found |= of_kind([row for row in rows if row["kind"] == kind])
-    ours = [row for row in rows if row["variant"].startswith(("sheave", "learn", "502-sheave", "scale"))]
+    ours = [row for row in rows if row["variant"].startswith(("sheave", "learn", "502-sheave", "scale", "cluster"))]
     if ours:
         found["sheave.502s.all"] = Figure.of([sum(map(error_count, ours))], "requests")
         others = sum(row["broken"] + row["status_other"] for row in ours)
@@ -117,7 +119,9 @@ def _scaling_figures(rows: Sequence[Row]) -> dict[str, Figure]:
     for variant in dict.fromkeys(row["variant"] for row in rows):
         own = [row for row in rows if row["variant"] == variant]
         for column, unit in SCALING_UNITS.items():
-            found[f"{variant}.{column}"] = Figure.of([row[column] for row in own], unit)
+            # Only some runs have nodes.
+            if all(row.get(column) is not None for row in own):
+                found[f"{variant}.{column}"] = Figure.of([row[column] for row in own], unit)
         needed = own[0]["clients"] / own[0]["workers"]
         excess = [row["pods_steady"] / needed - 1 for row in own]
         found[f"{variant}.excess.worst"] = Figure.of([max(excess)], "of the pods that are needed")
@@ -129,7 +133,32 @@ def _scaling_figures(rows: Sequence[Row]) -> dict[str, Figure]:
             found[f"{ours}.syncs - {theirs}.syncs.worst"] = Figure.of([max(more)], "syncs")
             pairs = (_by_repetition(rows, variant, "refused") for variant in (ours, theirs))
             found[f"{ours}.refused / {theirs}.refused"] = paired_ratio(*pairs)
+    return found | _in_cluster_figures(rows)
+
+
+def _in_cluster_figures(rows: Sequence[Row]) -> dict[str, Figure]:
+    """Returns ratios of the test cluster's scalers. The lower ratio is above 1 if a scaler is worse than the article's
+    script in refusals and in pod-seconds at once.
+    """
+    found: dict[str, Figure] = {}
+    against_script = [(one, SCRIPT) for one in ("cluster-cpu", "cluster-demand", "cluster-demand-queue")]
+    for one, other in (*against_script, ("cluster-demand", "cluster-cpu")):
+        if not {one, other} <= {row["variant"] for row in rows}:
+            continue
+        pairs = {
+            column: (_by_repetition(rows, one, column), _by_repetition(rows, other, column))
+            for column in ("refused", "pod_seconds", "node_seconds")
+        }
+        for column, (ours, theirs) in pairs.items():
+            found[f"{one}.{column} / {other}.{column}"] = paired_ratio(ours, theirs)
+        compared = [pairs["refused"], pairs["pod_seconds"]]
+        lower = [min(ours[n] / theirs[n] for ours, theirs in compared) for n in pairs["refused"][0]]
+        found[f"{one}.lower ratio to {other}.worst"] = Figure.of([max(lower)], "ratio")
     return found
+
+
+# The article's script in the test cluster.
+SCRIPT = "cluster-refusals"
 
 
 def _by_repetition(rows: Sequence[Row], variant: str, column: str) -> dict[int, float]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.article001 import listing, sheave_admin
+from lab.article001.answers import REFUSED, summarize
 from lab.article001.deployment import Deployment, DeploymentMember, poll_until
 from lab.article001.entries import FIRST_PORT
 from lab.article001.rows import record
@@ -28,7 +29,6 @@ from lab.testbed.other_work import OtherCpuTime
 CLIENTS = Path(__file__).with_name("clients.py")
 PERIOD_SECONDS = 0.25
 SCALED = "scaled.csv"
-REFUSED = 429
 
 
 @dataclass(frozen=True)
@@ -199,32 +199,20 @@ class _ScalingArm:
 
     def summary(self) -> Row:
         self._reader.join(30)
-        refused = [answer for answer in self._answers if answer["status"] == REFUSED]
-        good = sorted(answer["seconds"] for answer in self._answers if answer["status"] == 200)
-        last = max((answer["sent"] + answer["seconds"] for answer in refused), default=self._began) - self._began
         end = self._began + self._settings.seconds
         steady = [
             observation.started
             for observation in self._observations
             if observation.time >= end - self._settings.steady_seconds
         ]
-        statuses = [answer["status"] for answer in self._answers]
+        answers = summarize(self._answers, self._began, self._settings.seconds)
         return {
             "clients": self._settings.clients,
             "workers": self._settings.workers,
-            "requests": len(good),
             "seconds": self._settings.seconds,
-            "rps": round(len(good) / self._settings.seconds, 3),
-            "mean_ms": round(1000 * statistics.fmean(good), 1),
-            "p99_ms": round(1000 * good[int(0.99 * (len(good) - 1))], 1),
-            "status_500": statuses.count(500),
-            "status_502": statuses.count(502),
-            "status_other": sum(status not in (0, 200, REFUSED, 500, 502) for status in statuses),
-            "broken": statuses.count(0),
-            "refused": len(refused),
-            "last_refusal_second": round(last, 2),
+            **answers,
             # Syncs until the last refusal; the next sync found none.
-            "syncs": int(last / self._settings.sync_seconds),
+            "syncs": int(answers["last_refusal_second"] / self._settings.sync_seconds),
             "pods_steady": round(statistics.fmean(steady), 3),
             "pods_most": max(observation.started for observation in self._observations),
             "pod_seconds": round(self._pod_seconds(), 1),

@@ -44,13 +44,17 @@ def application(workers: int, work: Path, busy: Path, start_seconds: float) -> A
     """
 
     def command(address: str) -> Sequence[object]:
-        argv: list[object] = ["sh", "-c", f'sleep {start_seconds}; exec "$@"', "start"] if start_seconds else []
-        argv += [PROGRAM, "--master", "--workers", workers, "--wsgi-file", APPLICATION, "--need-app", "--die-on-term"]
-        argv += ["--http-socket", address, "--disable-logging"]
-        return [*argv, "--env", f"WORK={work}", "--env", f"BUSY={busy}"]
+        return [*start_command(address, workers, start_seconds), "--env", f"WORK={work}", "--env", f"BUSY={busy}"]
 
     busy.write_bytes(bytes(RECORD.size * workers))
     return Application(command, responds)
+
+
+def start_command(address: str, workers: int, start_seconds: float) -> list[object]:
+    """Returns the command of a pod, without the variables of its application."""
+    argv: list[object] = ["sh", "-c", f'sleep {start_seconds}; exec "$@"', "start"] if start_seconds else []
+    argv += [PROGRAM, "--master", "--workers", workers, "--wsgi-file", APPLICATION, "--need-app", "--die-on-term"]
+    return [*argv, "--http-socket", address, "--disable-logging"]
 
 
 def responds(address: str, timeout_seconds: float) -> bool:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from pathlib import Path
 from statistics import fmean
 
 from lab.bench import Row
 from lab.figure import Figure
-from lab.results import parse_rows
+from lab.results import parse_rows, read_rows
 
-#: Parts of a run: one day by the minute, and smaller days under many settings.
-DAY, TRADE = "day", "trade"
+#: Parts of a run: one day by the minute, smaller days under many settings, and worlds under several signals.
+DAY, TRADE, SIGNALS = "day", "trade", "signals"
 MINUTES = "minutes.csv"
 #: Time after a burst in which a scaler still settles: pods start, and an HPA keeps them for five minutes.
 SETTLING_MINUTES = 10
@@ -22,6 +23,11 @@ OURS = "demand"
 def is_complete(text: str) -> bool:
     """Returns true if the text is the simulator's complete output."""
     return text.startswith("minute,") and text.count("\n\n") == 1 and text.endswith("\n")
+
+
+def has_worlds(path: Path) -> bool:
+    """Returns true if the file has rows of worlds under several signals."""
+    return any(row.get("part") == SIGNALS for row in read_rows(path))
 
 
 def read(text: str) -> tuple[list[Row], Row]:
@@ -36,7 +42,7 @@ def steady(minutes: Sequence[Row], target: float) -> Row:
     needed = sum(minute["needed"] for minute in calm) / target
     return {
         "steady_minutes": len(calm),
-        "steady_excess": round(sum(minute["pods"] for minute in calm) / needed - 1, 4) if calm else None,
+        "steady_excess": round(sum(minute["pods"] for minute in calm) / needed - 1, 4) if needed else None,
         "steady_refused": sum(minute["refused"] for minute in calm),
     }
 
@@ -61,7 +67,8 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
             ours, theirs = found[f"{OURS}.{name}"].value, found[f"{other}.{name}"].value
             if theirs:
                 found[f"{name}: {OURS} / {other}"] = Figure.of([ours / theirs], "ratio")
-    return found | _trade_figures([row for row in rows if row["part"] == TRADE])
+    found |= _trade_figures([row for row in rows if row["part"] == TRADE])
+    return found | _signal_figures([row for row in rows if row["part"] == SIGNALS])
 
 
 def _scaler_figures(row: Row) -> dict[str, Figure]:
@@ -97,6 +104,61 @@ def _trade_figures(rows: Sequence[Row]) -> dict[str, Figure]:
             found[f"refused at the same cost: {OURS} / {scaler}"] = Figure.of(ratios, "ratio")
             found[f"refused at the same cost, worst: {OURS} / {scaler}"] = Figure.of([max(ratios)], "ratio")
     return found
+
+
+def _signal_figures(rows: Sequence[Row]) -> dict[str, Figure]:
+    """Returns the figures of each signal in each world, over its days, and their ratios by day."""
+    found: dict[str, Figure] = {}
+    by_setting: dict[str, list[Row]] = {}
+    for row in rows:
+        by_setting.setdefault(row["setting"], []).append(_signal_row(row))
+    for setting, own in by_setting.items():
+        for name, unit in SIGNAL_UNITS.items():
+            found[f"{setting}.{name}"] = Figure.of([row[name] for row in own], unit)
+    for setting, own in by_setting.items():
+        world, _, signal = setting.partition(".")
+        for other, theirs in by_setting.items():
+            if other.startswith(f"{world}.") and other != setting:
+                for name in SIGNAL_UNITS:
+                    pairs = zip(own, theirs, strict=True)
+                    ratios = [ours[name] / other_row[name] for ours, other_row in pairs if other_row[name]]
+                    if ratios:
+                        found[f"{world}.{name}: {signal} / {other.partition('.')[2]}"] = Figure.of(ratios, "ratio")
+    return found
+
+
+SIGNAL_UNITS = {
+    "pod_hours": "of the pod-hours that are busy",
+    "node_hours": "of the node-hours that are busy",
+    "refused": "% of clients",
+    "lost": "% of clients",
+    "wait_p99": "s",
+}
+
+
+def _signal_row(row: Row) -> Row:
+    busy_nodes = row["needed_pod_hours"] / row["node_pods"] if row["node_pods"] else None
+    return {
+        "pod_hours": row["pod_hours"] / row["needed_pod_hours"],
+        "node_hours": row["node_hours"] / busy_nodes if busy_nodes else 0.0,
+        "refused": 100 * row["refused"] / row["arrived"],
+        "lost": 100 * row["lost"] / row["arrived"],
+        "wait_p99": row["wait_p99_ms"] / 1000,
+    }
+
+
+def signal_points(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
+    """Returns the mean of the days by world and signal."""
+    days: dict[str, dict[str, list[Row]]] = {}
+    for row in rows:
+        world, _, signal = row["setting"].partition(".")
+        days.setdefault(world, {}).setdefault(signal, []).append(_signal_row(row))
+    return {
+        world: {
+            signal: {name: fmean(row[name] for row in own) for name in SIGNAL_UNITS} for signal, own in signals.items()
+        }
+        for world, signals in days.items()
+    }
 
 
 def _between(line: Sequence[tuple[float, float]], cost: float) -> float | None:

@@ -35,7 +35,9 @@ class Job:
 
 
 def jobs(bench: Bench) -> list[Job]:
-    """Returns the day under each variant, then smaller days under each setting."""
+    """Returns the day under each variant, then smaller days under each setting; or each world under each signal."""
+    if "worlds" in bench.settings:
+        return list(_signal_jobs(bench))
     return [*_day_jobs(bench), *_trade_jobs(bench)]
 
 
@@ -56,6 +58,17 @@ def _trade_jobs(bench: Bench) -> Iterator[Job]:
             for value in values:
                 for seed in bench.setting("seeds"):
                     yield Job(days.TRADE, scaler, f"{name}={value}", day | {name: value, "seed": seed})
+
+
+def _signal_jobs(bench: Bench) -> Iterator[Job]:
+    settings = bench.settings
+    for world in settings["worlds"]:
+        for signal in world["signals"] if _is_wanted(bench, world["id"]) else ():
+            own = settings["signals"][signal]
+            small = settings["quick_world"] if bench.quick else {}
+            options = settings["day"] | world["options"] | own["options"] | small
+            for seed in bench.setting("seeds"):
+                yield Job(days.SIGNALS, own["scaler"], f"{world['id']}.{signal}", options | {"seed": seed})
 
 
 def _is_wanted(bench: Bench, scaler: str) -> bool:

@@ -1,4 +1,4 @@
-"""Pictures of scaled days from raw.csv and minutes.csv: the whole day, a burst, and cost against refusals."""
+"""Pictures of scaled days from raw.csv and minutes.csv: the whole day, a burst, cost against refusals, and signals."""
 
 from __future__ import annotations
 
@@ -24,6 +24,14 @@ NEEDED = "#d8d8d8"
 #: Offsets of the setting labels from their dots, in points, so that labels of adjacent dots do not overlap.
 LABELS = {"busy": (-5, -9, "right"), "in-flight": (5, 3, "left")}
 BURST, COST = "burst.svg", "cost.svg"
+SIGNAL_COLOURS = {
+    "cpu": "#009e73",
+    "demand": "#0072b2",
+    "demand-slow-down": "#56b4e9",
+    "refusals": "#d55e00",
+    "keda-push": "#cc79a7",
+    "keda-poll": "#e69f00",
+}
 #: Minutes shown before and after a burst.
 MINUTES_BEFORE, MINUTES_AFTER = 5, 25
 
@@ -150,5 +158,44 @@ def _cost(points: dict[str, dict[str, Row]]) -> Any:
         panel.set_title(f"{label}, % of clients", fontsize=9.5, loc="left", fontweight="bold")
         panel.grid(alpha=0.25, which="both")
     panels[0].legend(frameon=False, fontsize=8.5)
+    figure.tight_layout()
+    return figure
+
+
+def draw_worlds(folder: Path) -> Path:
+    """Draws what each signal costs in each world, beside the data."""
+    configure_matplotlib()
+    return save(_worlds(days.signal_points(read_rows(folder / "raw.csv"))), folder / "plot.svg")
+
+
+def _worlds(worlds: dict[str, dict[str, Row]]) -> Any:
+    """Draws what each signal costs and refuses, and how long its clients wait, by world."""
+    from matplotlib import pyplot
+
+    columns = (
+        ("pod_hours", "pod-hours / busy"),
+        ("node_hours", "node-hours / busy"),
+        ("refused", "429 per 100 clients"),
+        ("wait_p99", "wait, p99, s"),
+    )
+    figure, panels = pyplot.subplots(
+        len(worlds), len(columns), figsize=(12.6, 1.9 * len(worlds) + 0.5), squeeze=False
+    )
+    for row, (world, signals) in zip(panels, worlds.items(), strict=True):
+        for panel, (name, label) in zip(row, columns, strict=True):
+            names = list(signals)
+            values = [signals[signal][name] for signal in names]
+            if not any(values):
+                # Nodes that always exist.
+                panel.set_axis_off()
+                continue
+            bars = panel.barh(names, values, color=[SIGNAL_COLOURS[signal] for signal in names])
+            panel.bar_label(bars, [f"{value:.2f}" for value in values], fontsize=7.5, padding=2)
+            panel.invert_yaxis()
+            panel.set_xlim(0, 1.2 * max(*values, 0.01))
+            panel.tick_params(labelsize=8)
+            panel.set_title(f"{world}: {label}", fontsize=9, loc="left")
+            if panel is not row[0]:
+                panel.set_yticklabels([])
     figure.tight_layout()
     return figure

@@ -4,7 +4,7 @@ import unittest
 from typing import Any
 
 from lab import experiment
-from lab.autoscale import days
+from lab.autoscale import days, pictures
 
 TEXT = """minute,burst,needed,pods,ready,demand,arrived,refused,lost,wait_p99_ms
 0,0.00,8.00,12.00,12.00,32.0,100,3,0,0.0
@@ -54,11 +54,37 @@ class TradeTest(unittest.TestCase):
         self.assertEqual(figures["refused at the same cost: demand / other"].count, 2)
 
 
+class SignalsTest(unittest.TestCase):
+    def row(self, setting: str, node_hours: float, refused: int) -> dict[str, Any]:
+        counts = {"arrived": 200, "lost": 2, "needed_pod_hours": 40, "pod_hours": 60, "wait_p99_ms": 1500}
+        more = {"part": days.SIGNALS, "setting": setting, "node_pods": 4, "node_hours": node_hours}
+        return {"scaler": "x", **counts, **more, "refused": refused}
+
+    def test_signals_of_a_world_are_compared_day_by_day(self) -> None:
+        rows = [self.row("nodes.cpu", 20, 20), self.row("nodes.demand", 15, 5), self.row("calm.demand", 20, 0)]
+        found = days.figures(rows)
+        self.assertEqual(found["nodes.cpu.node_hours"].value, 2.0)
+        self.assertEqual(found["nodes.cpu.refused"].value, 10.0)
+        self.assertEqual(found["nodes.refused: demand / cpu"].value, 0.25)
+        self.assertFalse([name for name in found if name.startswith("calm") and "/" in name])
+        self.assertEqual(days.signal_points(rows)["nodes"]["demand"]["wait_p99"], 1.5)
+
+    def test_time_without_load_has_no_steady_excess(self) -> None:
+        idle = [{"burst": 0, "needed": 0, "pods": 1, "refused": 0}] * (2 * days.SETTLING_MINUTES)
+        self.assertIsNone(days.steady(idle, target=0.8)["steady_excess"])
+
+
 class ExperimentTest(unittest.TestCase):
     def test_ours_is_the_first_one(self) -> None:
         settings = experiment.find("autoscale-sim").settings
         self.assertEqual(settings["variants"][0]["id"], days.OURS)
         self.assertEqual(next(iter(settings["trade"])), days.OURS)
+
+    def test_each_signal_of_a_world_is_described(self) -> None:
+        settings = experiment.find("autoscale-signals").settings
+        for world in settings["worlds"]:
+            self.assertLessEqual(set(world["signals"]), settings["signals"].keys())
+        self.assertLessEqual(settings["signals"].keys(), pictures.SIGNAL_COLOURS.keys())
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ class ExperimentTest(unittest.TestCase):
                 self.assertEqual(claim.figure.partition(".")[0] in variants, claim.cluster, claim.id)
 
     def test_other_experiment_or_machine_is_refused_with_the_reason(self) -> None:
-        with self.assertRaisesRegex(experiment.UnknownName, "long-line does not run .*: article-000, article-002"):
+        with self.assertRaisesRegex(experiment.UnknownName, "long-line does not run .*: article-000, article-001, article-002"):
             experiment.find("long-line").with_cluster()
         with mock.patch("os.geteuid", return_value=1000):
             self.assertRegex(session.obstacle() or "", "no test cluster: root is required")

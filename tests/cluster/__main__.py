@@ -8,7 +8,7 @@ import shutil
 import sys
 
 from lab.paths import MissingRequirement
-from tests.cluster import cluster, control_plane, network, nodes, programs
+from tests.cluster import cluster, control_plane, metrics_server, network, nodes, programs
 from tests.cluster.layout import KUBECONFIG, NODES, POOL, PROGRAMS, node
 from tests.cluster.network import NetworkError
 from tests.cluster.processes import ProcessDied
@@ -24,6 +24,7 @@ def main(argv: list[str]) -> int:
     up.add_argument("--real", choices=[node.name for node in NODES], help="run a real kubelet on this node")
     commands.add_parser("down", help="remove the cluster, or the leftovers of a killed one")
     build = commands.add_parser("build", help="build what is missing, and print the folder of programs")
+    build.add_argument("--metrics-server", action="store_true", help="also build the metrics-server, for CPU metrics")
     build.add_argument("--conformance", action="store_true", help="also build the Gateway API's conformance suite")
     build.add_argument("--keda", action="store_true", help="also build KEDA, which takes long the first time")
     commands.add_parser("environment", help="print the environment for kubectl")
@@ -51,6 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
         case "down":
             cluster.down()
         case "build":
+            if arguments.metrics_server:
+                metrics_server.make()
             programs.make_suite() if arguments.conformance else programs.make()
             if arguments.keda:
                 programs.make_keda()

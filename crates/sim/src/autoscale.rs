@@ -2,15 +2,21 @@
 //! and its waits.
 //!
 //! The production `balance` code grants slots, keeps the queue and computes the demand. Around it
-//! are clients that retry, pods that take time to start, and a scaler. `lab run autoscale-sim` runs
-//! it and reports the result.
+//! are clients that retry, pods and nodes that take time to start, and a scaler.
+//! `lab run autoscale-sim` runs it and reports the result.
 
 /// Settings of the day.
 mod settings;
 /// Arrival times of requests.
 mod traffic;
+/// Nodes that have room for pods.
+mod nodes;
 /// Pods that serve requests, and their cost.
 mod pods;
+/// Metrics that a scaler reads.
+mod metrics;
+/// Tolerances, windows and policies of a HorizontalPodAutoscaler.
+mod behavior;
 /// Scaler that sets the number of pods.
 mod scaler;
 /// Simulation of the day, in order of time.

@@ -16,7 +16,7 @@ from lab.article.in_cluster import ClusterPlayer, ClusterVariant
 from lab.bench import Bench, Progress, Row
 from lab.demo.table import Table
 from lab.figure import Figure, paired_ratio
-from lab.kubernetes import session
+from lab.kubernetes import autoscaler, session
 from lab.kubernetes.agents import Agents
 from lab.testbed import cluster, other_work, recording
 from lab.testbed.cluster import Node
@@ -85,13 +85,19 @@ def _testbed() -> Iterator[Player]:
 @contextmanager
 def _cluster(bench: Bench, variants: Sequence[Variant]) -> Iterator[Player]:
     """Yields a player of variants in the test cluster."""
+    scales_by_cpu = any(variant.get("scaler") == "hpa" for variant in variants)
+    if scales_by_cpu:
+        autoscaler.require_metrics_server()
     with session.open_session(bench.logs) as opened:
         # Sheave runs during all variants, which then differ by the annotation alone.
+        if scales_by_cpu:
+            autoscaler.start_metrics_server(opened)
         is_needed = any(variant["entry"] == "sheave" for variant in variants)
         player = ClusterPlayer(opened, Agents(opened, bench.logs) if is_needed else None)
 
         def play(variant: Variant, load: Load, folder: Path, watch: Watcher) -> Recording:
-            return player.play(ClusterVariant(variant["id"], variant["entry"]), load, folder, watch)
+            scaler = variant.get("scaler", "kubectl")
+            return player.play(ClusterVariant(variant["id"], variant["entry"], scaler), load, folder, watch)
 
         yield play
 

@@ -1,21 +1,24 @@
-"""Runs the four kinds of variants of experiment.toml, one kind after the other."""
+"""Runs the four kinds of variants of experiment.toml, one kind after the other; in the test cluster, the scaled ones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from lab.article001 import ab, errors, learning, scaling, throughput, uwsgi, variants
+from lab.article001 import ab, errors, in_cluster, learning, scaling, throughput, uwsgi, variants
 from lab.article001.entries import SERVICES
 from lab.article001.figures import figures
 from lab.article001.variants import Kind, Variant
 from lab.article001.work import ServiceTimes
 from lab.bench import Bench, Progress
 from lab.figure import Figure
+from lab.kubernetes import session
 from lab.testbed import cluster, other_work
 from lab.testbed.cluster import Node
 
 obstacle = cluster.obstacle
+
+cluster_obstacle = session.obstacle
 
 
 def prepare() -> dict[str, str]:
@@ -33,6 +36,12 @@ def run(bench: Bench) -> dict[str, Figure]:
         for kind, runner in RUNNERS.items()
         if (of_kind := [variant for variant in chosen if variant.kind == kind])
     ]
+    if bench.experiment.in_cluster:
+        settings = in_cluster.ClusterScalingSettings(**_with_service(bench.setting("scaling")))
+        progress = Progress(settings.repetitions * len(chosen))
+        in_cluster.run(bench, chosen, settings, progress.step)
+        other_work.note(bench, bench.rows)
+        return figures(bench.rows)
     progress = Progress(sum(_steps(bench, settings, of_kind) for settings, of_kind, _ in selected))
     with Node.acquire(SERVICES) as node:
         for settings, of_kind, runner in selected:

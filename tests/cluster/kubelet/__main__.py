@@ -11,6 +11,7 @@ import threading
 
 from tests.cluster import certificates
 from tests.cluster.api import Api, Object, follow
+from tests.cluster.kubelet import resource_metrics
 from tests.cluster.kubelet.contents import ApiContents
 from tests.cluster.kubelet.events import EventRecorder
 from tests.cluster.kubelet.heartbeat import PORT, Heartbeat
@@ -30,7 +31,8 @@ class Kubelet:
         self._api = api
         self._contents = ApiContents(api, self._refresh)
         # The pods of an earlier kubelet do not continue: they restart.
-        group = top_group().child(here.name).child("pods")
+        self._node_group = top_group().child(here.name)
+        group = self._node_group.child("pods")
         group.remove()
         shutil.rmtree(here.folder / "pods", ignore_errors=True)
         self._node_context = NodeContext(
@@ -52,6 +54,11 @@ class Kubelet:
             if (metadata["namespace"], metadata["name"]) == (namespace, name):
                 return pod
         return None
+
+    def resource_metrics(self) -> str:
+        """Returns the use of CPU and memory by the pods."""
+        running = [container for pod in list(self._pods.values()) for container in pod.running_containers()]
+        return resource_metrics.text(running, self._node_group)
 
     def _on_change(self, item: Object) -> None:
         uid = item["metadata"]["uid"]
@@ -83,7 +90,8 @@ def main(name: str) -> None:
     here = node(name)
     api = Api(certificates.kubeconfig(name))
     kubelet = Kubelet(here, api)
-    threading.Thread(target=Server(here, PORT, kubelet.find).serve_forever, daemon=True).start()
+    server = Server(here, PORT, kubelet.find, kubelet.resource_metrics)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     version = api.get("/version")["gitVersion"]
     Heartbeat(api, here, version).start()
     kubelet.run()

@@ -74,6 +74,11 @@ class Container:
         return "running" in self.state
 
     @property
+    def began(self) -> float:
+        """Start of its process, in seconds since the epoch."""
+        return time.time() - (time.monotonic() - self._began)
+
+    @property
     def exit_code(self) -> int | None:
         """Exit code of the last run; None if the container runs or has never run."""
         return None if self.running or not self.last_state else self.last_state["terminated"]["exitCode"]

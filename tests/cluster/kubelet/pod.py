@@ -17,6 +17,7 @@ from tests.cluster.kubelet.contents import ApiContents
 from tests.cluster.kubelet.environment import MissingSource
 from tests.cluster.kubelet.events import EventRecorder
 from tests.cluster.kubelet.reporter import StatusReporter
+from tests.cluster.kubelet.resource_metrics import RunningContainer
 from tests.cluster.kubelet.sandbox import AddressPool, HostNetwork, Sandbox, SandboxFailed
 from tests.cluster.kubelet.status import PodState
 from tests.cluster.kubelet.timestamp import now
@@ -81,6 +82,15 @@ class Pod(threading.Thread):
 
     def wake(self) -> None:
         self._wake.set()
+
+    def running_containers(self) -> list[RunningContainer]:
+        """Returns the containers that run now."""
+        metadata = self.object["metadata"]
+        running = [container for container in self.containers if container.running]
+        return [
+            RunningContainer(metadata["namespace"], metadata["name"], it.name, self._group.child(it.name), it.began)
+            for it in running
+        ]
 
     def container(self, name: str) -> Container | None:
         return next((container for container in self.containers if container.name == name), None)

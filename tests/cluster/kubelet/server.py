@@ -1,4 +1,4 @@
-"""Server for logs and commands, which only the API server may request, over TLS."""
+"""Server for logs, commands and resource metrics, which only the control plane may request, over TLS."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ class RequestRefused(Exception):
 class Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, node: Node, port: int, find: Find) -> None:
+    def __init__(self, node: Node, port: int, find: Find, metrics: Callable[[], str]) -> None:
         super().__init__((node.addresses[0], port), Handler)
         self.find = find
+        # Returns the page of resource metrics.
+        self.metrics = metrics
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(certificates.authority()))
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_cert_chain(certificates.certificate(node.name), certificates.key(node.name))
@@ -62,6 +64,8 @@ class Handler(BaseHTTPRequestHandler):
             query = {key: values[-1] for key, values in lists.items()}
             if place.path == "/healthz":
                 self._answer(200, b"ok")
+            elif place.path == "/metrics/resource":
+                self._answer(200, self.server.metrics().encode())
             elif len(parts) == 4 and parts[0] == "containerLogs":
                 self._send_logs(*parts[1:], query)
             elif len(parts) in (4, 5) and parts[0] == "exec":

@@ -8,9 +8,10 @@ import unittest
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.cluster.kubelet import environment, grpc_health, images, logs, security, volumes
+from tests.cluster.kubelet import environment, grpc_health, images, logs, resource_metrics, security, volumes
 from tests.cluster.kubelet.environment import MissingSource
 from tests.cluster.kubelet.images import ImageNotFound
+from tests.cluster.kubelet.resource_metrics import RunningContainer
 from tests.cluster.kubelet.volumes import VolumeFile
 
 ADDRESSES = {
@@ -52,6 +53,39 @@ class ImagesTest(unittest.TestCase):
         self.assertEqual(images.find("docker.io/library/busybox:1.36").command, ["sh"])
         with self.assertRaisesRegex(ImageNotFound, "images.toml has no program for it"):
             images.find("registry.example/unknown:1")
+
+
+class FixedGroup:
+    """A control group of this process, with a fixed CPU time."""
+
+    def cpu_seconds(self) -> float:
+        return 1.5
+
+    def processes(self) -> set[int]:
+        return {os.getpid()}
+
+
+class EndedGroup(FixedGroup):
+    def cpu_seconds(self) -> float:
+        raise FileNotFoundError("cpuacct.usage")
+
+
+class ResourceMetricsTest(unittest.TestCase):
+    def test_page_has_cpu_memory_and_start_of_running_containers(self) -> None:
+        containers = [
+            RunningContainer("ns", "p", "c", FixedGroup(), 1234.5),
+            RunningContainer("ns", "gone", "c", EndedGroup(), 1234.5),
+        ]
+        lines = resource_metrics.text(containers, FixedGroup()).splitlines()
+        samples = {line.split()[0]: line.split()[1:] for line in lines if not line.startswith("#")}
+        labels = '{container="c",namespace="ns",pod="p"}'
+        self.assertEqual(samples[f"container_cpu_usage_seconds_total{labels}"][0], "1.500000")
+        self.assertEqual(samples[f"container_start_time_seconds{labels}"], ["1234.500"])
+        resident, at = samples[f"container_memory_working_set_bytes{labels}"]
+        self.assertGreater(int(resident), 1_000_000)
+        self.assertGreater(int(at), 1_700_000_000_000, "milliseconds since the epoch")
+        self.assertEqual(samples["node_cpu_usage_seconds_total"][0], "1.500000")
+        self.assertFalse([name for name in samples if "gone" in name])
 
 
 class EnvironmentTest(unittest.TestCase):

@@ -11,6 +11,7 @@ use balance::{
     PickRequest, Picker, Queue, QueueParameters, Ticket, Time,
 };
 
+use super::metrics::MetricHistory;
 use super::pods::{PodEndpoint, PodSet};
 use super::record::{DayRecord, MinuteMeans};
 use super::scaler::{PodScaler, ScalerInput};
@@ -34,6 +35,7 @@ pub(crate) struct DaySimulation<'a> {
     queue: Queue<(), u64>,
     waiting: WaiterTable,
     demand: DemandAccounting,
+    metrics: MetricHistory,
     scaler: PodScaler,
     record: DayRecord,
     /// Sums over the seconds since the last minute, and since the last run of the scaler.
@@ -85,6 +87,8 @@ struct SecondSums {
     needed: f64,
     pods: f64,
     ready: f64,
+    pending: f64,
+    nodes: f64,
     /// Values at the begin of the first second.
     request_seconds: f64,
     refused: u64,
@@ -95,7 +99,9 @@ impl<'a> DaySimulation<'a> {
         let traffic = TrafficSource::new(settings);
         let mut dice = RandomSource::new(settings.seed ^ 2);
         let target = f64::from(settings.scaler.target_percent) / 100.0;
-        let pods = PodSet::new(settings, (traffic.needed(0) / target).ceil() as u32);
+        let least = u32::from(settings.scaler.keda.is_none());
+        let first = ((traffic.needed(0) / target).ceil() as u32).max(least);
+        let pods = PodSet::new(settings, first);
         let set = pods.set();
         let picker = |_| Picker::new(Algorithm::LeastLoad, dice.seed());
         let mut day = Self {
@@ -108,6 +114,7 @@ impl<'a> DaySimulation<'a> {
                 rejected: RejectedDemand::new(),
                 averager: demand::DemandAverager::new(Time::ZERO),
             },
+            metrics: MetricHistory::new(settings.scaler.metric_age),
             scaler: PodScaler::new(settings),
             record: DayRecord::default(),
             minute: SecondSums::default(),
@@ -228,12 +235,20 @@ impl<'a> DaySimulation<'a> {
             sums.seconds += 1.0;
             sums.burst += burst;
             sums.needed += needed;
-            sums.pods += f64::from(self.pods.count());
+            sums.pods += f64::from(self.pods.count() - self.pods.pending());
             sums.ready += f64::from(self.pods.ready());
+            sums.pending += f64::from(self.pods.pending());
+            sums.nodes += f64::from(self.pods.nodes());
         }
         self.demand.record(self.now);
-        if self.pods.become_ready(self.now) {
+        let demand = self.demand.averager.average(demand::WINDOW);
+        self.metrics.record(self.pods.ready(), self.settings.slots(), demand);
+        if self.pods.advance(self.now) {
             self.publish();
+        }
+        let has_demand = demand.total() > 0.0;
+        if let Some(pods) = self.scaler.activate(self.pods.count(), has_demand, self.now) {
+            self.scale(pods);
         }
         if second.is_multiple_of(self.settings.scaler.sync.as_secs()) {
             self.sync(second);
@@ -248,21 +263,22 @@ impl<'a> DaySimulation<'a> {
 
     fn sync(&mut self, second: u64) {
         let slots = f64::from(self.settings.slots());
-        let SecondSums { seconds, ready, refused, .. } = self.watched;
-        let demand = self.demand.averager.average(demand::WINDOW);
+        let SecondSums { seconds, refused, .. } = self.watched;
         let refused_by_now = self.demand.averager.rejected_requests();
         let input = ScalerInput {
             pods: self.pods.count(),
             ready: self.pods.ready(),
-            demand: demand.total(),
-            in_flight: demand.in_flight,
-            utilization: demand.in_flight / (ready / seconds * slots),
+            metrics: self.metrics.read(),
             refusals: (refused_by_now - refused) as f64 / seconds,
             needed_slots: self.traffic.needed(second) * slots,
         };
         self.watched = SecondSums { refused: refused_by_now, ..SecondSums::default() };
         let wanted = self.scaler.sync(&input, self.now);
-        if self.pods.scale(wanted, self.now) {
+        self.scale(wanted);
+    }
+
+    fn scale(&mut self, pods: u32) {
+        if self.pods.scale(pods, self.now) {
             self.publish();
         }
     }
@@ -277,6 +293,7 @@ impl<'a> DaySimulation<'a> {
 
     fn end_minute(&mut self) {
         let SecondSums { seconds, burst, needed, pods, ready, request_seconds, .. } = self.minute;
+        let SecondSums { pending, nodes, .. } = self.minute;
         let request_seconds_by_now = self.demand.averager.request_seconds().total();
         let demand = (request_seconds_by_now - request_seconds) / seconds;
         self.minute =
@@ -286,6 +303,8 @@ impl<'a> DaySimulation<'a> {
             needed: needed / seconds,
             pods: pods / seconds,
             ready: ready / seconds,
+            pending: pending / seconds,
+            nodes: nodes / seconds,
             demand,
         });
     }
@@ -346,7 +365,12 @@ mod tests {
     #[test]
     fn no_scaler_loses_clients_or_slots() {
         for scaler in ["demand", "in-flight", "busy", "need", "refusals", "refusals-alone"] {
-            run(&[&format!("scaler={scaler}"), "busy_pods=3", "queue=8", "burst_times=9"]);
+            let scaler = format!("scaler={scaler}");
+            run(&[&scaler, "busy_pods=3", "queue=8", "burst_times=9"]);
+            run(&[&scaler, "busy_pods=3", "queue=8", "burst_times=9", "node_pods=2"]);
+        }
+        for polling in ["keda_polling_seconds=0", "keda_polling_seconds=30"] {
+            run(&[polling, "busy_pods=3", "bursts=3", "between_percent=0", "node_pods=2"]);
         }
     }
 }

@@ -39,6 +39,10 @@ pub(crate) struct MinuteMeans {
     /// Pods that are paid for.
     pub(crate) pods: f64,
     pub(crate) ready: f64,
+    /// Pods that no node has room for.
+    pub(crate) pending: f64,
+    /// Nodes that are paid for.
+    pub(crate) nodes: f64,
     /// Demand that the scaler could have read, in requests.
     pub(crate) demand: f64,
 }
@@ -88,14 +92,18 @@ impl DayRecord {
 
 impl fmt::Display for DayRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "minute,burst,needed,pods,ready,demand,arrived,refused,lost,wait_p99_ms")?;
+        writeln!(
+            f,
+            "minute,burst,needed,pods,ready,pending,nodes,demand,arrived,refused,lost,wait_p99_ms"
+        )?;
         for (minute, row) in self.minutes.iter().enumerate() {
-            let MinuteRow { means: MinuteMeans { burst, needed, pods, ready, demand }, .. } = row;
+            let MinuteMeans { burst, needed, pods, ready, pending, nodes, demand } = row.means;
             let MinuteRow { arrived, refused, lost, wait_p99, .. } = row;
             let wait = millis(*wait_p99);
             writeln!(
                 f,
-                "{minute},{burst:.2},{needed:.2},{pods:.2},{ready:.2},{demand:.1},{arrived},{refused},{lost},{wait:.1}"
+                "{minute},{burst:.2},{needed:.2},{pods:.2},{ready:.2},{pending:.2},{nodes:.2},\
+                 {demand:.1},{arrived},{refused},{lost},{wait:.1}"
             )?;
         }
         let hours =
@@ -106,11 +114,11 @@ impl fmt::Display for DayRecord {
         writeln!(
             f,
             "\narrived,served,lost,refused,refusing_seconds,pod_hours,needed_pod_hours,most_pods,\
-             wait_p50_ms,wait_p99_ms,wait_p999_ms"
+             node_hours,pending_pod_hours,wait_p50_ms,wait_p99_ms,wait_p999_ms"
         )?;
         writeln!(
             f,
-            "{},{},{},{},{},{:.1},{:.1},{most:.0},{:.1},{:.1},{:.1}",
+            "{},{},{},{},{},{:.1},{:.1},{most:.0},{:.1},{:.2},{:.1},{:.1},{:.1}",
             sum(&|row| row.arrived),
             self.served,
             sum(&|row| row.lost),
@@ -118,6 +126,8 @@ impl fmt::Display for DayRecord {
             self.refusing_seconds,
             hours(&|row| row.means.pods),
             hours(&|row| row.means.needed),
+            hours(&|row| row.means.nodes),
+            hours(&|row| row.means.pending),
             wait(50.0),
             wait(99.0),
             wait(99.9),

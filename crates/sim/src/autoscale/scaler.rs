@@ -2,14 +2,18 @@
 
 use balance::Time;
 
+use super::metrics::MetricReading;
 use super::settings::{DaySettings, ScalerKind};
 
 /// Kubernetes' HorizontalPodAutoscaler.
 mod hpa;
+/// KEDA, which starts the first pod and removes the last ones.
+mod keda;
 /// Script that reads the rate of rejections.
 mod script;
 
 use hpa::HpaScaler;
+use keda::KedaActivation;
 use script::RefusalScaler;
 
 /// Readings of the deployment.
@@ -19,40 +23,49 @@ pub(crate) struct ScalerInput {
     pub(crate) pods: u32,
     /// Ready pods.
     pub(crate) ready: u32,
-    /// Requests in flight, queued and rejected, averaged over the window.
-    pub(crate) demand: f64,
-    /// Requests in flight, averaged over the window.
-    pub(crate) in_flight: f64,
-    /// Share of the slots of ready pods that is in use, averaged over the window.
-    pub(crate) utilization: f64,
+    pub(crate) metrics: MetricReading,
     /// Requests rejected per second since the last run.
     pub(crate) refusals: f64,
     /// Slots that the requests of the next second will keep busy.
     pub(crate) needed_slots: f64,
 }
 
-pub(crate) enum PodScaler {
+/// Scaler, with KEDA's activation if that is used.
+pub(crate) struct PodScaler {
+    algorithm: ScalerAlgorithm,
+    keda: Option<KedaActivation>,
+}
+
+enum ScalerAlgorithm {
     Hpa(HpaScaler),
     Script(RefusalScaler),
 }
 
 impl PodScaler {
     pub(crate) fn new(settings: &DaySettings) -> Self {
-        match settings.scaler.kind {
+        let algorithm = match settings.scaler.kind {
             ScalerKind::Demand | ScalerKind::InFlight | ScalerKind::Busy | ScalerKind::Need => {
-                Self::Hpa(HpaScaler::new(settings))
+                ScalerAlgorithm::Hpa(HpaScaler::new(settings))
             }
             ScalerKind::Refusals | ScalerKind::RefusalsAlone => {
-                Self::Script(RefusalScaler::new(settings))
+                ScalerAlgorithm::Script(RefusalScaler::new(settings))
             }
-        }
+        };
+        Self { algorithm, keda: settings.scaler.keda.map(KedaActivation::new) }
     }
 
     /// Returns the desired number of pods.
     pub(crate) fn sync(&mut self, input: &ScalerInput, now: Time) -> u32 {
-        match self {
-            Self::Hpa(hpa) => hpa.sync(input, now),
-            Self::Script(script) => script.sync(input, now),
+        match &mut self.algorithm {
+            // An autoscaler of a deployment with zero replicas is disabled.
+            ScalerAlgorithm::Hpa(_) if input.pods == 0 => 0,
+            ScalerAlgorithm::Hpa(hpa) => hpa.sync(input, now),
+            ScalerAlgorithm::Script(script) => script.sync(input, now),
         }
+    }
+
+    /// Returns the desired number of pods if KEDA changes it this second.
+    pub(crate) fn activate(&mut self, pods: u32, has_demand: bool, now: Time) -> Option<u32> {
+        self.keda.as_mut().and_then(|keda| keda.activate(pods, has_demand, now))
     }
 }

@@ -4,6 +4,23 @@ use std::time::Duration;
 
 use balance::{AdmissionLimits, ConcurrencyCap};
 
+use super::behavior::{PolicySelection, ScalingBehavior, ScalingPolicy};
+
+/// Settings that may be 0.
+const MAY_BE_ZERO: &[&str] = &[
+    "seed",
+    "bursts",
+    "queue",
+    "stabilization_seconds",
+    "up_window_seconds",
+    "up_tolerance_percent",
+    "down_tolerance_percent",
+    "metric_age_seconds",
+    "keda_polling_seconds",
+    "between_percent",
+    "node_pods",
+];
+
 /// Settings of a day.
 #[derive(Clone, Debug)]
 pub(crate) struct DaySettings {
@@ -18,7 +35,19 @@ pub(crate) struct DaySettings {
     pub(crate) patience: Duration,
     /// Time from a pod's creation until it is ready: uniformly distributed between the two.
     pub(crate) start: [Duration; 2],
+    pub(crate) nodes: NodeSettings,
     pub(crate) scaler: ScalerSettings,
+}
+
+/// Nodes and their autoscaler.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NodeSettings {
+    /// Pods that a node has room for; 0 if nodes always exist.
+    pub(crate) pods: u32,
+    /// Time from the request for a node until it is ready: uniformly distributed between the two.
+    pub(crate) start: [Duration; 2],
+    /// Time without a pod after which a node is removed.
+    pub(crate) idle: Duration,
 }
 
 /// Traffic, as the load that requests cause.
@@ -32,6 +61,8 @@ pub(crate) struct TrafficSettings {
     pub(crate) bursts: u32,
     /// Factor of the request rate in a burst.
     pub(crate) burst_times: u32,
+    /// Load between bursts, as a percentage of the usual load.
+    pub(crate) between_percent: u32,
     /// Duration of a burst: uniformly distributed between the two.
     pub(crate) burst_minutes: [u32; 2],
 }
@@ -55,9 +86,24 @@ pub(crate) struct ScalerSettings {
     pub(crate) target_percent: u32,
     /// For the script: percentage of pods removed in a minute while nothing is rejected.
     pub(crate) descent_percent: u32,
-    /// Time without a reason for more pods before pods are removed.
+    /// For the script: time without a rejection before pods are removed.
     pub(crate) stabilization: Duration,
+    /// For an HPA: its `spec.behavior`, if it has one.
+    pub(crate) behavior: Option<ScalingBehavior>,
+    /// Age of the metric when the scaler reads it.
+    pub(crate) metric_age: Duration,
     pub(crate) max_pods: u32,
+    /// KEDA, which removes the last pod; without it one pod is always there.
+    pub(crate) keda: Option<KedaSettings>,
+}
+
+/// Activation by KEDA: from zero pods and back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KedaSettings {
+    /// `pollingInterval`; zero if the demand is pushed to KEDA.
+    pub(crate) polling: Duration,
+    /// `cooldownPeriod`: time without demand after which the last pods are removed.
+    pub(crate) cooldown: Duration,
 }
 
 /// Input of a scaler.
@@ -90,10 +136,8 @@ impl DaySettings {
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
-        if name == "scaler" {
-            self.scaler.kind =
-                ScalerKind::parse(value).ok_or_else(|| format!("unknown scaler {value}"))?;
-            return Ok(());
+        if let Some(valid) = self.set_by_text(name, value) {
+            return valid.ok_or_else(|| format!("{name}: invalid value {value}"));
         }
         let number: u32 = value.parse().map_err(|error| format!("{name}: {error}"))?;
         let (seconds, millis) =
@@ -118,14 +162,57 @@ impl DaySettings {
             "sync_seconds" => self.scaler.sync = seconds,
             "target_percent" => self.scaler.target_percent = number,
             "descent_percent" => self.scaler.descent_percent = number,
-            "stabilization_seconds" => self.scaler.stabilization = seconds,
+            "stabilization_seconds" => {
+                self.scaler.stabilization = seconds;
+                self.behavior().down.window = seconds;
+            }
+            "up_window_seconds" => self.behavior().up.window = seconds,
+            "up_tolerance_percent" => self.behavior().up.tolerance = f64::from(number) / 100.0,
+            "down_tolerance_percent" => self.behavior().down.tolerance = f64::from(number) / 100.0,
+            "metric_age_seconds" => self.scaler.metric_age = seconds,
             "max_pods" => self.scaler.max_pods = number,
+            "keda_polling_seconds" => self.keda().polling = seconds,
+            "keda_cooldown_seconds" => self.keda().cooldown = seconds,
+            "between_percent" => self.traffic.between_percent = number,
+            "node_pods" => self.nodes.pods = number,
+            "node_start_seconds_least" => self.nodes.start[0] = seconds,
+            "node_start_seconds_most" => self.nodes.start[1] = seconds,
+            "node_idle_seconds" => self.nodes.idle = seconds,
             _ => return Err(format!("unknown setting {name}")),
         }
-        if number == 0 && !["seed", "bursts", "queue"].contains(&name) {
+        if number == 0 && !MAY_BE_ZERO.contains(&name) {
             return Err(format!("{name}: must be greater than 0"));
         }
         Ok(())
+    }
+
+    /// Sets what is not a number. Returns `None` if the setting is a number, `Some(None)` if the
+    /// value is invalid.
+    fn set_by_text(&mut self, name: &str, value: &str) -> Option<Option<()>> {
+        let set_policies = |policies: &mut Vec<ScalingPolicy>| {
+            ScalingPolicy::parse_list(value).map(|parsed| *policies = parsed)
+        };
+        let set_selection = |selection: &mut PolicySelection| {
+            PolicySelection::parse(value).map(|parsed| *selection = parsed)
+        };
+        Some(match name {
+            "scaler" => ScalerKind::parse(value).map(|kind| self.scaler.kind = kind),
+            "behavior" => (value == "none").then(|| self.scaler.behavior = None),
+            "up_policies" => set_policies(&mut self.behavior().up.policies),
+            "down_policies" => set_policies(&mut self.behavior().down.policies),
+            "up_select" => set_selection(&mut self.behavior().up.selection),
+            "down_select" => set_selection(&mut self.behavior().down.selection),
+            _ => return None,
+        })
+    }
+
+    fn behavior(&mut self) -> &mut ScalingBehavior {
+        self.scaler.behavior.get_or_insert_default()
+    }
+
+    fn keda(&mut self) -> &mut KedaSettings {
+        let cooldown = Duration::from_secs(300);
+        self.scaler.keda.get_or_insert(KedaSettings { polling: Duration::ZERO, cooldown })
     }
 
     /// Slots of each pod.
@@ -146,6 +233,7 @@ impl Default for DaySettings {
                 bursts: 1,
                 burst_times: 3,
                 burst_minutes: [2, 10],
+                between_percent: 100,
             },
             clients: ClientSettings { retry_after: Duration::from_secs(1), tries: 5 },
             service: Duration::from_millis(340),
@@ -156,13 +244,21 @@ impl Default for DaySettings {
             },
             patience: Duration::from_secs(5),
             start: [Duration::from_secs(30), Duration::from_secs(120)],
+            nodes: NodeSettings {
+                pods: 0,
+                start: [Duration::from_secs(30), Duration::from_secs(180)],
+                idle: Duration::from_secs(600),
+            },
             scaler: ScalerSettings {
                 kind: ScalerKind::Demand,
                 sync: Duration::from_secs(15),
                 target_percent: 80,
                 descent_percent: 5,
                 stabilization: Duration::from_secs(300),
+                behavior: Some(ScalingBehavior::default()),
+                metric_age: Duration::ZERO,
                 max_pods: 1000,
+                keda: None,
             },
         }
     }
@@ -187,13 +283,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn behavior_is_the_default_one_unless_it_is_changed_or_removed() {
+        let behavior = |options: &[&str]| DaySettings::parse(options).unwrap().scaler.behavior;
+        assert_eq!(behavior(&[]), Some(ScalingBehavior::default()));
+        assert_eq!(behavior(&["behavior=none"]), None);
+        let changed = behavior(&["up_policies=10%/60s", "up_select=min", "up_window_seconds=30"]);
+        let up = changed.unwrap().up;
+        assert_eq!((up.policies.len(), up.selection), (1, PolicySelection::Min));
+        assert_eq!(up.window, Duration::from_secs(30));
+    }
+
+    #[test]
     fn invalid_setting_gives_an_error_message() {
         for (option, message) in [
             ("hours", "hours: expected name=value"),
             ("ours=3", "unknown setting ours"),
             ("hours=0", "hours: must be greater than 0"),
             ("hours=-3", "hours: invalid digit found in string"),
-            ("scaler=crystal-ball", "unknown scaler crystal-ball"),
+            ("scaler=crystal-ball", "scaler: invalid value crystal-ball"),
+            ("up_policies=4pods", "up_policies: invalid value 4pods"),
+            ("down_select=none", "down_select: invalid value none"),
         ] {
             assert_eq!(DaySettings::parse(&[option]).map(|_| ()), Err(message.to_owned()));
         }

@@ -19,6 +19,8 @@ pub(crate) struct TrafficSource {
     valley: f64,
     /// Pods that one request per second keeps busy.
     pods_per_request: f64,
+    /// Load between bursts, as a share of the usual load.
+    between: f64,
     bursts: Vec<TrafficBurst>,
     /// Position of the process: the current second, and the elapsed part of it.
     second: u64,
@@ -43,6 +45,7 @@ impl TrafficSource {
             height: f64::from(settings.traffic.busy_pods) / pods_per_request,
             pods_per_request,
             valley: f64::from(settings.traffic.valley_percent) / 100.0,
+            between: f64::from(settings.traffic.between_percent) / 100.0,
             bursts: draw_bursts(settings, end, &mut dice),
             dice,
             second: 0,
@@ -60,7 +63,7 @@ impl TrafficSource {
         let turn = hours as f64 / SECONDS_OF_A_DAY as f64 * TAU;
         let risen = (1.0 - turn.cos()) / 2.0;
         let usual = self.height * (self.valley + (1.0 - self.valley) * risen);
-        self.burst(second).map_or(usual, |burst| usual * burst.times)
+        usual * self.burst(second).map_or(self.between, |burst| burst.times)
     }
 
     /// True if a second lies in a burst.
@@ -140,5 +143,17 @@ mod tests {
         let (low, high) = (traffic.rate(4 * 3_600), traffic.rate(16 * 3_600));
         assert!((high / low - 4.0).abs() < 1e-9);
         assert!((high - 10.0 * 4.0 / 0.34).abs() < 1e-9);
+    }
+
+    #[test]
+    fn requests_may_come_in_bursts_only() {
+        let settings = DaySettings::parse(&["bursts=2", "between_percent=0"]).unwrap();
+        let mut traffic = TrafficSource::new(&settings);
+        let mut arrived = 0;
+        while let Some(at) = traffic.next() {
+            assert!(traffic.is_burst(at.as_nanos() / 1_000_000_000));
+            arrived += 1;
+        }
+        assert!(arrived > 1_000, "{arrived}");
     }
 }

@@ -1,29 +1,23 @@
-//! Kubernetes' HorizontalPodAutoscaler, with its default behaviour.
+//! Kubernetes' HorizontalPodAutoscaler.
 //!
-//! Source: Kubernetes documentation, "Horizontal Pod Autoscaling", the sections on algorithm
-//! details, scaling policies and the stabilization window; for details that they leave open,
-//! `replica_calculator.go`.
-
-use std::collections::VecDeque;
-use std::time::Duration;
+//! Source: Kubernetes documentation, "Horizontal Pod Autoscaling", the section on algorithm details;
+//! for details that it leaves open, `replica_calculator.go`. Limits of the change are in
+//! `behavior.rs`.
 
 use balance::Time;
 
 use super::ScalerInput;
+use crate::autoscale::behavior::{ScalingBehavior, ScalingHistory};
 use crate::autoscale::settings::{DaySettings, ScalerKind};
-
-/// Relative deviation of a metric from its target up to which nothing is done.
-const TOLERANCE: f64 = 0.1;
 
 pub(crate) struct HpaScaler {
     kind: ScalerKind,
     slots: f64,
     /// Desired share of a pod's slots in use.
     target: f64,
-    stabilization: Duration,
     max_pods: u32,
-    /// Recommendations within the stabilization window.
-    recommendations: VecDeque<(Time, u32)>,
+    behavior: Option<ScalingBehavior>,
+    history: ScalingHistory,
 }
 
 impl HpaScaler {
@@ -32,33 +26,27 @@ impl HpaScaler {
             kind: settings.scaler.kind,
             slots: settings.slots().into(),
             target: f64::from(settings.scaler.target_percent) / 100.0,
-            stabilization: settings.scaler.stabilization,
             max_pods: settings.scaler.max_pods,
-            recommendations: VecDeque::new(),
+            behavior: settings.scaler.behavior.clone(),
+            history: ScalingHistory::default(),
         }
     }
 
     pub(super) fn sync(&mut self, input: &ScalerInput, now: Time) -> u32 {
-        let recommended = self.recommend(input).clamp(1, self.max_pods);
-        self.recommendations.push_back((now, recommended));
-        let is_old = |&(at, _): &(Time, u32)| now.saturating_since(at) > self.stabilization;
-        while self.recommendations.front().is_some_and(is_old) {
-            self.recommendations.pop_front();
-        }
-        if recommended >= input.pods {
-            return recommended.min(fastest(input.pods));
-        }
-        let highest = self.recommendations.iter().map(|&(_, pods)| pods).max();
-        highest.map_or(input.pods, |highest| highest.min(input.pods))
+        let recommended = self.recommend(input);
+        let limited = self.history.apply(self.behavior.as_ref(), input.pods, recommended, now);
+        let wanted = limited.clamp(1, self.max_pods);
+        self.history.record_change(input.pods, wanted, now);
+        wanted
     }
 
     fn recommend(&self, input: &ScalerInput) -> u32 {
         match self.kind {
-            ScalerKind::InFlight => self.pods_by_average_value(input, input.in_flight),
+            ScalerKind::InFlight => self.pods_by_average_value(input, input.metrics.in_flight),
             ScalerKind::Busy => self.pods_by_utilization(input),
             ScalerKind::Need => self.pods_by_average_value(input, input.needed_slots),
             ScalerKind::Demand | ScalerKind::Refusals | ScalerKind::RefusalsAlone => {
-                self.pods_by_average_value(input, input.demand)
+                self.pods_by_average_value(input, input.metrics.demand)
             }
         }
     }
@@ -67,49 +55,50 @@ impl HpaScaler {
     /// one: divided by all pods, starting ones included.
     fn pods_by_average_value(&self, input: &ScalerInput, value: f64) -> u32 {
         let needed = value / (self.target * self.slots);
-        if is_close(needed / f64::from(input.pods)) { input.pods } else { needed.ceil() as u32 }
+        if self.is_close(needed / f64::from(input.pods)) {
+            input.pods
+        } else {
+            needed.ceil() as u32
+        }
     }
 
     /// Recommends pods by a resource metric with a target of type `Utilization`: the mean of ready
     /// pods. On scale-up, starting pods count as idle.
     fn pods_by_utilization(&self, input: &ScalerInput) -> u32 {
+        if input.ready == 0 {
+            // Without a ready pod there is no metric.
+            return input.pods;
+        }
         let (pods, ready) = (f64::from(input.pods), f64::from(input.ready));
-        let ratio = input.utilization / self.target;
+        let ratio = input.metrics.utilization / self.target;
         if ratio <= 1.0 || input.pods == input.ready {
-            return if is_close(ratio) { input.pods } else { (ratio * ready).ceil() as u32 };
+            return if self.is_close(ratio) { input.pods } else { (ratio * ready).ceil() as u32 };
         }
         let damped = ratio * ready / pods;
-        if is_close(damped) || damped < 1.0 { input.pods } else { (damped * pods).ceil() as u32 }
+        let stays = self.is_close(damped) || damped < 1.0;
+        if stays { input.pods } else { (damped * pods).ceil() as u32 }
     }
-}
 
-fn is_close(ratio: f64) -> bool {
-    (1.0 - ratio).abs() <= TOLERANCE
-}
-
-/// Returns the maximum after 15 seconds: twice as many pods, or four more, whichever is more.
-fn fastest(pods: u32) -> u32 {
-    (pods * 2).max(pods + 4)
+    fn is_close(&self, ratio: f64) -> bool {
+        let is_within = |behavior: &ScalingBehavior| behavior.is_within(ratio);
+        self.behavior.as_ref().map_or_else(|| is_within(&ScalingBehavior::default()), is_within)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::autoscale::metrics::MetricReading;
 
     fn hpa(kind: &str) -> HpaScaler {
         HpaScaler::new(&DaySettings::parse(&[kind, "target_percent=80"]).unwrap())
     }
 
     fn input(pods: u32, ready: u32, demand: f64, busy: f64) -> ScalerInput {
-        ScalerInput {
-            pods,
-            ready,
-            demand,
-            in_flight: demand,
-            utilization: busy,
-            refusals: 0.0,
-            needed_slots: 0.0,
-        }
+        let metrics = MetricReading { demand, in_flight: demand, utilization: busy };
+        ScalerInput { pods, ready, metrics, refusals: 0.0, needed_slots: 0.0 }
     }
 
     #[test]

@@ -56,19 +56,15 @@ impl RefusalScaler {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::autoscale::metrics::MetricReading;
 
     #[test]
     fn script_scales_up_by_rejections_and_down_in_steps() {
         let mut script = RefusalScaler::new(&DaySettings::parse(&["scaler=refusals"]).unwrap());
         let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
-        let input = |pods, ready, refusals| ScalerInput {
-            pods,
-            ready,
-            refusals,
-            demand: 0.0,
-            in_flight: 0.0,
-            utilization: 0.0,
-            needed_slots: 0.0,
+        let input = |pods, ready, refusals| {
+            let metrics = MetricReading::default();
+            ScalerInput { pods, ready, refusals, metrics, needed_slots: 0.0 }
         };
         // 100 a second for 0.34 s each are 34 slots, or 9 pods.
         assert_eq!(script.sync(&input(1, 1, 100.0), at(15)), 10);
