@@ -1,4 +1,4 @@
-//! The bootstrap file of clients: where the server is, and who they are to it (gRFC A27).
+//! The bootstrap file of clients: the server, and the name of the client (gRFC A27).
 
 use std::path::PathBuf;
 

@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::message::ResourceType;
-use crate::translate::Finding;
+use crate::translate::TranslationFinding;
 
 /// Maximum number of rejections that are kept.
 pub const MAX_REJECTIONS: usize = 16;
 
 /// A response that a client has rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rejection {
+pub struct ResponseRejection {
     /// The type of the resources.
     pub kind: ResourceType,
     /// The first client that has rejected such a response.
@@ -54,9 +54,9 @@ pub struct ServerStatus {
     /// Counts of events.
     pub counts: ServerCounts,
     /// The newest rejections; each text once.
-    pub rejections: Vec<Rejection>,
+    pub rejections: Vec<ResponseRejection>,
     /// Parts of the configuration that clients do not follow.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<TranslationFinding>,
     /// The number of further ones.
     pub further_findings: usize,
 }
@@ -78,8 +78,8 @@ pub(crate) struct StatusRecorder {
 
 #[derive(Debug, Default)]
 struct StatusTexts {
-    rejections: VecDeque<Rejection>,
-    findings: Vec<Finding>,
+    rejections: VecDeque<ResponseRejection>,
+    findings: Vec<TranslationFinding>,
     further_findings: usize,
 }
 
@@ -103,7 +103,7 @@ impl StatusRecorder {
     pub(crate) fn record_rejection(&self, kind: ResourceType, client: &str, message: String) {
         Self::add(&self.rejected[kind as usize]);
         let mut texts = self.texts();
-        let is_same = |it: &&mut Rejection| it.kind == kind && it.message == message;
+        let is_same = |it: &&mut ResponseRejection| it.kind == kind && it.message == message;
         if let Some(known) = texts.rejections.iter_mut().find(is_same) {
             known.count += 1;
             return;
@@ -113,13 +113,13 @@ impl StatusRecorder {
             texts.rejections.pop_front();
         }
         let client = client.to_owned();
-        texts.rejections.push_back(Rejection { kind, client, message, count: 1 });
+        texts.rejections.push_back(ResponseRejection { kind, client, message, count: 1 });
     }
 
     /// Replaces the findings; those that are new are logged.
-    pub(crate) fn set_findings(&self, findings: Vec<Finding>, further_findings: usize) {
+    pub(crate) fn set_findings(&self, findings: Vec<TranslationFinding>, further_findings: usize) {
         let mut texts = self.texts();
-        for Finding { subject, message } in
+        for TranslationFinding { subject, message } in
             findings.iter().filter(|it| texts.findings.binary_search(it).is_err())
         {
             tracing::warn!(%subject, "xDS clients do not follow all of the configuration: {message}");

@@ -18,7 +18,8 @@ use crate::name::{self, UNRESOLVED};
 use crate::server::DiscoveryService;
 use crate::status::{ServerStatus, StatusRecorder};
 use crate::translate::{
-    Translated, cluster, load_assignment, translate, unresolved_assignment, unresolved_cluster,
+    TranslatedResources, cluster, load_assignment, translate, unresolved_assignment,
+    unresolved_cluster,
 };
 
 /// Endpoints that get no requests, because they are not healthy.
@@ -174,7 +175,8 @@ impl ResourcePublisher {
     pub fn publish(&self, snapshot: &Snapshot, cluster_domain: &str) {
         let translated = translate(snapshot, cluster_domain);
         let mut state = self.state();
-        let Translated { listeners, routes, backends, findings, further_findings } = translated;
+        let TranslatedResources { listeners, routes, backends, findings, further_findings } =
+            translated;
         self.recorder.set_findings(findings, further_findings);
         state.backends = backends.into_iter().map(|it| (it.key.clone(), it)).collect();
         self.change(|table| {

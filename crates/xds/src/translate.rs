@@ -1,6 +1,6 @@
 //! Translation of a Snapshot into resources: which names clients can dial, and what belongs to them.
 //!
-//! A route that xDS, or gRPC's part of it, cannot express is reported as a [`Finding`]. Its requests fail, unless they
+//! A route that xDS, or gRPC's part of it, cannot express is reported as a [`TranslationFinding`]. Its requests fail, unless they
 //! can be served without the part that is missing; all other routes are served.
 
 /// RouteConfigurations.
@@ -36,7 +36,7 @@ pub const MAX_FINDINGS: usize = 1_000;
 
 /// A part of the configuration that clients do not follow.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Finding {
+pub struct TranslationFinding {
     /// The rule (`namespace/route/rule`) or the backend (`namespace/service:port`).
     pub subject: Arc<str>,
     /// A sentence for people.
@@ -45,7 +45,7 @@ pub struct Finding {
 
 /// The resources of a Snapshot.
 #[derive(Clone, Debug, Default)]
-pub struct Translated {
+pub struct TranslatedResources {
     /// Encoded Listeners by name.
     pub(crate) listeners: BTreeMap<Arc<str>, Bytes>,
     /// Encoded RouteConfigurations by name.
@@ -53,15 +53,15 @@ pub struct Translated {
     /// The backends that these name.
     pub(crate) backends: Vec<Backend>,
     /// Parts that clients do not follow, sorted; at most [`MAX_FINDINGS`].
-    pub findings: Vec<Finding>,
+    pub findings: Vec<TranslationFinding>,
     /// The number of findings beyond that.
     pub further_findings: usize,
 }
 
 /// Translates the ports of Services of a Snapshot. `cluster_domain` is the domain of the cluster in DNS.
 #[must_use]
-pub fn translate(snapshot: &Snapshot, cluster_domain: &str) -> Translated {
-    let mut translated = Translated::default();
+pub fn translate(snapshot: &Snapshot, cluster_domain: &str) -> TranslatedResources {
+    let mut translated = TranslatedResources::default();
     let mut findings = BTreeSet::new();
     let mut keys: BTreeSet<&BackendKey> = BTreeSet::new();
     for port in &snapshot.service_ports {
@@ -82,7 +82,7 @@ pub fn translate(snapshot: &Snapshot, cluster_domain: &str) -> Translated {
                 "routes of other namespaces ({}) have no effect on clients that use xDS",
                 namespaces.join(", ")
             );
-            findings.insert(Finding { subject: Arc::clone(&routes_name), message });
+            findings.insert(TranslationFinding { subject: Arc::clone(&routes_name), message });
         }
         let resource =
             route::configuration(&routes_name, &matches, &snapshot.backends, &mut findings);

@@ -1,6 +1,6 @@
 //! `/api/v1/xds`: clients of the xDS server, what they have rejected, and what they do not follow.
 
-use ::xds::{Finding, Rejection, ServerStatus};
+use ::xds::{ResponseRejection, ServerStatus, TranslationFinding};
 use serde::Serialize;
 
 /// The response.
@@ -37,14 +37,16 @@ struct FindingInfo {
 }
 
 pub(super) fn response(status: ServerStatus) -> XdsResponse {
-    let rejection = |Rejection { kind, client, message, count }| RejectionInfo {
+    let rejection = |ResponseRejection { kind, client, message, count }| RejectionInfo {
         kind: kind.label(),
         client,
         message,
         count,
     };
-    let finding =
-        |Finding { subject, message }| FindingInfo { subject: subject.to_string(), message };
+    let finding = |TranslationFinding { subject, message }| FindingInfo {
+        subject: subject.to_string(),
+        message,
+    };
     XdsResponse {
         clients: status.clients,
         rejections: status.rejections.into_iter().map(rejection).collect(),

@@ -83,7 +83,7 @@ pub(crate) struct StringMatcher {
     pub(crate) safe_regex: Option<RegexMatcher>,
 }
 
-/// Where a request goes, and how. One of the first two is set.
+/// The clusters of requests, and how requests are sent. One of the first two fields is set.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct RouteAction {
     #[prost(string, optional, tag = "1")]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use balance::Algorithm;
 use gateway::snapshot::{AffinitySettings, Backend};
 
-use super::Finding;
+use super::TranslationFinding;
 use crate::message::{
     CircuitBreakers, ClusterLoadAssignment, ClusterResource, ConfigSource, EdsClusterConfig,
     LeastRequest, LoadBalancingPolicy, RequestThresholds, RingHash, RoundRobin, UInt64Value,
@@ -76,7 +76,7 @@ fn policy(algorithm: Algorithm) -> LoadBalancingPolicy {
 }
 
 /// Adds the settings of a backend that clients do not follow.
-pub(super) fn findings(backend: &Backend, findings: &mut BTreeSet<Finding>) {
+pub(super) fn findings(backend: &Backend, findings: &mut BTreeSet<TranslationFinding>) {
     let settings = &backend.settings;
     let affinity = match settings.affinity {
         Some(AffinitySettings::Cookie { .. } | AffinitySettings::Header(_)) => true,
@@ -95,10 +95,7 @@ pub(super) fn findings(backend: &Backend, findings: &mut BTreeSet<Finding>) {
         ),
     ];
     let subject = name::cluster(&backend.key);
-    findings.extend(
-        ignored
-            .into_iter()
-            .filter(|(is_there, _)| *is_there)
-            .map(|(_, message)| Finding { subject: subject.clone(), message: message.to_owned() }),
-    );
+    findings.extend(ignored.into_iter().filter(|(is_there, _)| *is_there).map(|(_, message)| {
+        TranslationFinding { subject: subject.clone(), message: message.to_owned() }
+    }));
 }

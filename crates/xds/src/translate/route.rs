@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gateway::matching::RouteMatch;
 use gateway::snapshot::{Backend, HeaderEdits, HeaderField, RouteFilters, Rule};
 
-use super::{Finding, action, matcher};
+use super::{TranslationFinding, action, matcher};
 use crate::message::{
     DirectResponse, HeaderValue, HeaderValueOption, RouteConfiguration, RouteEntry, VirtualHost,
 };
@@ -26,12 +26,13 @@ pub(super) fn configuration(
     name: &str,
     matches: &[(&RouteMatch, &Arc<Rule>)],
     backends: &[Backend],
-    findings: &mut BTreeSet<Finding>,
+    findings: &mut BTreeSet<TranslationFinding>,
 ) -> RouteConfiguration {
     let mut routes = Vec::new();
     for (route_match, rule) in matches {
-        let mut find =
-            |message| findings.extend([Finding { subject: Arc::clone(&rule.name), message }]);
+        let mut find = |message| {
+            findings.extend([TranslationFinding { subject: Arc::clone(&rule.name), message }])
+        };
         let matchers = match matcher::matchers(route_match) {
             Ok(matchers) => matchers,
             Err(message) => {

@@ -97,7 +97,7 @@ fn output(input: &str) -> String {
             }
         }
     }
-    for Finding { subject, message } in &translated.findings {
+    for TranslationFinding { subject, message } in &translated.findings {
         writeln!(out, "finding {subject}: {message}").unwrap();
     }
     out
