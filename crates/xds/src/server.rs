@@ -77,12 +77,12 @@ impl Drop for ClientPlace {
     }
 }
 
-type ResponseStream = ReceiverStream<Result<DiscoveryResponse, Status>>;
+type ResponseReceiver = ReceiverStream<Result<DiscoveryResponse, Status>>;
 
 impl StreamingService<DiscoveryRequest> for DiscoveryService {
     type Response = DiscoveryResponse;
-    type ResponseStream = ResponseStream;
-    type Future = BoxFuture<Response<ResponseStream>, Status>;
+    type ResponseStream = ResponseReceiver;
+    type Future = BoxFuture<Response<ResponseReceiver>, Status>;
 
     fn call(&mut self, request: Request<Streaming<DiscoveryRequest>>) -> Self::Future {
         let context = Arc::clone(&self.context);

@@ -13,7 +13,7 @@ impl RouteTable {
     pub fn by_precedence(&self) -> Vec<(&RouteMatch, &Arc<Rule>)> {
         let mut entries: Vec<_> = self.entries.iter().collect();
         // The sort is stable: entries of equal precedence stay in the order in which they were added.
-        entries.sort_by(|a, b| precedence(a).cmp(&precedence(b)));
+        entries.sort_by_key(|entry| precedence(entry));
         entries.into_iter().map(|entry| (&*entry.route_match, &entry.rule)).collect()
     }
 }

@@ -11,7 +11,7 @@ pub(super) struct XdsResponse {
     /// The newest rejections of responses, each text once.
     rejections: Vec<RejectionInfo>,
     /// Parts of the configuration that clients do not follow.
-    findings: Vec<FindingInfo>,
+    findings: Vec<XdsFindingInfo>,
     /// The number of further parts, which are not listed.
     further_findings: usize,
 }
@@ -30,7 +30,7 @@ struct RejectionInfo {
 
 /// A part of the configuration that clients do not follow.
 #[derive(Debug, Serialize)]
-struct FindingInfo {
+struct XdsFindingInfo {
     /// The rule (`namespace/route/rule`) or the backend.
     subject: String,
     message: String,
@@ -43,7 +43,7 @@ pub(super) fn response(status: ServerStatus) -> XdsResponse {
         message,
         count,
     };
-    let finding = |TranslationFinding { subject, message }| FindingInfo {
+    let finding = |TranslationFinding { subject, message }| XdsFindingInfo {
         subject: subject.to_string(),
         message,
     };
