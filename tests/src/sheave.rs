@@ -24,6 +24,8 @@ pub struct SheaveProcess {
     pub scaler: Option<SocketAddr>,
     /// Address of the probes, if it was started with `--probes`.
     pub probes: Option<SocketAddr>,
+    /// Address of the xDS server, if it was started with `--xds`.
+    pub xds: Option<SocketAddr>,
     /// Name and address of each listener.
     pub listeners: Vec<(String, SocketAddr)>,
     child: Child,
@@ -107,10 +109,10 @@ impl SheaveProcess {
         let admin = address(&ready["admin"])?;
         let optional =
             |name: &str| Some(&ready[name]).filter(|it| !it.is_null()).map(address).transpose();
-        let (scaler, probes) = (optional("scaler")?, optional("probes")?);
+        let (scaler, probes, xds) = (optional("scaler")?, optional("probes")?, optional("xds")?);
         let listeners = ready["listeners"].as_array().context("listeners")?;
         let listeners = listeners.iter().map(listener).collect::<Result<_>>()?;
-        Ok(Self { admin, scaler, probes, listeners, child, log, access_log })
+        Ok(Self { admin, scaler, probes, xds, listeners, child, log, access_log })
     }
 
     /// Returns the address of the only listener.

@@ -15,6 +15,8 @@ mod host;
 mod pattern;
 /// Match conditions besides host and path.
 mod condition;
+/// The rules of a table as one list, for clients that match requests themselves.
+mod precedence;
 /// Explanation of a match: why one rule serves a request, and the others do not.
 mod explain;
 #[cfg(test)]

@@ -49,6 +49,24 @@ pub struct Snapshot {
     pub backends: Vec<Backend>,
     /// The limits of all targets of RateLimitPolicies.
     pub rate_limits: Vec<Arc<RateLimitSettings>>,
+    /// The ports of Services whose clients balance each call themselves, sorted by name and port. Empty unless the
+    /// settings of the translation ask for them.
+    pub service_ports: Vec<ServicePortRoutes>,
+}
+
+/// Routing at a port of a Service, for clients that choose an endpoint for each call themselves.
+#[derive(Clone, Debug)]
+pub struct ServicePortRoutes {
+    /// The namespace of the Service.
+    pub namespace: Arc<str>,
+    /// The name of the Service.
+    pub service: Arc<str>,
+    /// The port of the Service.
+    pub port: u16,
+    /// Routing of all clients, except those in the next field. All rules are for any host.
+    pub routes: RouteTable,
+    /// Routing of clients of a namespace that has routes of its own for the Service.
+    pub consumer_routes: BTreeMap<Arc<str>, RouteTable>,
 }
 
 /// An address to accept on. Listeners of a Gateway that differ only in hostname share one.

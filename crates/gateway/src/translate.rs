@@ -156,6 +156,7 @@ pub fn translate(objects: &[ApiObject], settings: &TranslationSettings) -> Trans
     }
     snapshot.rate_limits = rate_limits.into_limits();
     snapshot.listeners = listeners.into_listeners();
+    snapshot.service_ports = service_listeners.port_routes();
     let transparent_services = service_listeners.add_to(&mut snapshot.listeners);
     let load_balancer_services = load_balancer_listeners.add_to(&mut snapshot.listeners);
     let (managed_services, retained_gateways) =

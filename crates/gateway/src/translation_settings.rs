@@ -30,6 +30,9 @@ pub struct TranslationSettings {
     pub unreadable_objects: BTreeMap<CertificateObject, String>,
     /// Transparent mode. `None`: annotations of Services have no effect.
     pub transparent: Option<TransparentSettings>,
+    /// True if clients ask for the routes and endpoints of Services and balance each call themselves (xDS). Then routes
+    /// may name any Service as parent.
+    pub proxyless: bool,
     /// Services of type LoadBalancer. `None`: they are not served.
     pub load_balancer: Option<LoadBalancerSettings>,
 }
@@ -98,6 +101,11 @@ impl ClusterDomain {
     /// Takes a domain in any notation.
     pub fn new(domain: &str) -> Self {
         Self(domain.trim_matches('.').to_ascii_lowercase().into())
+    }
+
+    /// Returns the domain.
+    pub fn name(&self) -> &str {
+        &self.0
     }
 
     /// True if a name is of the cluster: below its domain, or a short form `SERVICE.NAMESPACE.svc`, which a resolver

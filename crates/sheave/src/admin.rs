@@ -14,6 +14,8 @@ mod status;
 mod replicas;
 /// Transparent mode, as JSON.
 mod transparent;
+/// `/api/v1/xds`.
+mod xds;
 /// Metrics of the announcer.
 mod announcer;
 /// Client of the admin API.
@@ -42,6 +44,7 @@ use crate::log::DroppedEvents;
 use crate::replicas::ReplicaStatus;
 use crate::report::{ProcessPhase, ProcessReport};
 use crate::transparent::AgentStatus;
+use ::xds::ResourcePublisher;
 pub(crate) use accept::{BoundedConnection, BoundedListener};
 pub(crate) use addresses::{AddressRoute, AddressesResponse};
 pub(crate) use announcer::serve_announcer_metrics;
@@ -64,6 +67,7 @@ Sheave's admin API
 /api/v1/addresses   pool addresses served here, and the number of endpoints on each node
 /api/v1/replicas    slots leased to other replicas, and the connections to them
 /api/v1/transparent transparent mode: what is taken on this node, what is not, and why
+/api/v1/xds         clients of the xDS server, what they reject, and what they do not follow
 /api/v1/config      the configuration in force, and the errors of the one read last
 ";
 
@@ -87,6 +91,8 @@ pub(crate) struct ComponentStatuses {
     pub(crate) agent: Option<Arc<AgentStatus>>,
     /// Leases of slots among replicas.
     pub(crate) replicas: Option<Arc<ReplicaStatus>>,
+    /// The xDS server.
+    pub(crate) xds: Option<Arc<ResourcePublisher>>,
 }
 
 /// State that the probes show.
@@ -157,6 +163,7 @@ fn router(state: ApiState, hosts: ServedHosts) -> Router {
         .route("/api/v1/backends", get(backends))
         .route("/api/v1/addresses", get(addresses))
         .route("/api/v1/transparent", get(transparent))
+        .route("/api/v1/xds", get(xds))
         .route("/api/v1/config", get(config))
         .with_state(state)
         .merge(probes().with_state(health));
@@ -261,6 +268,16 @@ async fn replicas(State(state): State<ApiState>) -> Response {
         Some(status) => Json(replicas::response(status)).into_response(),
         None => {
             let error = "no slots are leased: see --lease-slots";
+            error_response(StatusCode::NOT_FOUND, error).into_response()
+        }
+    }
+}
+
+async fn xds(State(state): State<ApiState>) -> Response {
+    match &state.components.xds {
+        Some(publisher) => Json(xds::response(publisher.status())).into_response(),
+        None => {
+            let error = "there is no xDS server: see --xds";
             error_response(StatusCode::NOT_FOUND, error).into_response()
         }
     }

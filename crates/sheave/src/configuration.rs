@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use ::xds::ResourcePublisher;
 use gateway::snapshot::{Backend, BackendKey, EndpointSource, EndpointSpec, Snapshot};
 use gateway::{
     AddressFilter, ApiObject, EndpointIndex, ObjectOrigin, ObjectProblem, TranslationResult,
@@ -53,6 +54,8 @@ pub(crate) struct ConfigurationController {
     backends_by_address: BTreeMap<IpAddr, BTreeSet<BackendKey>>,
     /// Transparent mode, which takes the addresses of Services.
     agent: Option<AgentHandle>,
+    /// The xDS server, which tells clients the routes and endpoints of Services.
+    xds: Option<Arc<ResourcePublisher>>,
     report: watch::Sender<ProcessReport>,
 }
 
@@ -128,8 +131,14 @@ impl ConfigurationController {
             backends,
             backends_by_address,
             agent,
+            xds: None,
             report,
         }
+    }
+
+    /// Returns the controller with an xDS server, if there is one.
+    pub(crate) fn with_xds(self, xds: Option<Arc<ResourcePublisher>>) -> Self {
+        Self { xds, ..self }
     }
 
     /// Applies the content by the shortest path, or reports every error and changes nothing.
@@ -200,6 +209,9 @@ impl ConfigurationController {
         };
         if let Some(agent) = &self.agent {
             agent.take(&transparent_services);
+        }
+        if let Some(xds) = &self.xds {
+            xds.publish(&snapshot, settings.cluster_domain.name());
         }
         self.dns.watch_hosts(hosts);
         let unbound: Vec<String> = errors.iter().map(with_advice).collect();
@@ -276,7 +288,7 @@ impl ConfigurationController {
             let before = std::mem::take(&mut backend.endpoints);
             self.resolve_backend(backend, &self.settings.address_filter);
             if backend.endpoints != before {
-                set_endpoints(&self.proxy, backend);
+                self.set_endpoints(backend);
             }
         }
         self.backends = backends;
@@ -408,18 +420,31 @@ impl ConfigurationController {
             self.reject(problems);
             return ReloadOutcome::Refused;
         }
-        for backend in self.backends.iter_mut().filter(|it| it.source == EndpointSource::Slices) {
+        let mut backends = std::mem::take(&mut self.backends);
+        for backend in backends.iter_mut().filter(|it| it.source == EndpointSource::Slices) {
             backend.elsewhere = changed.elsewhere(&backend.key);
             let endpoints = changed.of(&backend.key);
             if endpoints != backend.endpoints {
                 backend.endpoints = endpoints;
-                set_endpoints(&self.proxy, backend);
+                self.set_endpoints(backend);
             }
         }
+        self.backends = backends;
         self.objects = objects;
         self.update_report(|_| {});
         self.set_problems(problems);
         ReloadOutcome::Endpoints
+    }
+
+    /// Replaces the endpoints of one backend in the data plane, and at xDS clients.
+    fn set_endpoints(&self, backend: &Backend) {
+        let known = self.proxy.set_endpoints(&backend.key, &backend.endpoints);
+        debug_assert!(known, "the backend is in the Snapshot in force");
+        if let Some(xds) = &self.xds {
+            xds.set_endpoints(&backend.key, &backend.endpoints);
+        }
+        let endpoints = backend.endpoints.len();
+        tracing::info!(backend = %backend.key, endpoints, "endpoints changed");
     }
 
     /// Reports the current problems together with those of the translation in force. Each problem is logged once,
@@ -507,14 +532,6 @@ fn dns_hosts(backends: &[Backend]) -> BTreeSet<Arc<str>> {
         EndpointSource::Slices => None,
     };
     backends.iter().filter_map(host).collect()
-}
-
-/// Replaces the endpoints of one backend in the data plane.
-fn set_endpoints(proxy: &Proxy, backend: &Backend) {
-    let known = proxy.set_endpoints(&backend.key, &backend.endpoints);
-    debug_assert!(known, "the backend is in the Snapshot in force");
-    let endpoints = backend.endpoints.len();
-    tracing::info!(backend = %backend.key, endpoints, "endpoints changed");
 }
 
 fn log_size(snapshot: &Snapshot) {

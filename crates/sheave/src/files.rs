@@ -33,7 +33,10 @@ pub(crate) fn read(paths: &[PathBuf]) -> SourceContents {
     let (resolved, unfinished) = (ResolvedPaths::resolve(paths), BTreeSet::new());
     let changes =
         PathChanges { resolved: &resolved, stale: StaleFiles::Everything, unfinished: &unfinished };
-    FileCache::default().refresh(changes, Instant::now())
+    let mut contents = FileCache::default().refresh(changes, Instant::now());
+    // A route may have a Service as its parent, for clients of `sheave serve --xds`.
+    contents.settings.proxyless = true;
+    contents
 }
 
 /// Watched files of objects.

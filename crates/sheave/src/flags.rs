@@ -12,6 +12,8 @@ mod replicas;
 mod transparent;
 /// Flags of the layer-4 agent.
 mod l4_agent;
+/// Flags of the xDS server.
+mod xds;
 /// Kubernetes objects built from `--listen` and `--to`.
 mod shorthand;
 
@@ -33,6 +35,7 @@ pub(crate) use transparent::TransparentFlags;
 pub(crate) use values::{
     AdminAddress, ListenUrl, LoggedShare, MemoryLimit, PortRange, ServiceTemplate, ToAddress,
 };
+pub(crate) use xds::{BootstrapFlags, XdsCommand, XdsFlags};
 
 /// Sheave balances requests, not connections, over the endpoints of a Service.
 #[derive(Debug, Parser)]
@@ -101,6 +104,11 @@ pub(crate) enum CliCommand {
     /// For exec probes of Kubernetes where an HTTP probe has no port of its own: during an update, two pods are on the
     /// network of one node. The address of the probes is in the file of `sheave serve --ready-file`.
     Probe(ProbeFlags),
+    /// Help gRPC clients to use the xDS server of `sheave serve --xds`.
+    Xds {
+        #[command(subcommand)]
+        command: XdsCommand,
+    },
 }
 
 /// Flags of `sheave serve`.
@@ -152,6 +160,9 @@ pub(crate) struct ServeFlags {
 
     #[command(flatten)]
     pub(crate) metrics_api: MetricsApiFlags,
+
+    #[command(flatten)]
+    pub(crate) xds: XdsFlags,
 
     /// File with the key of session affinity: 16 bytes to 4 KiB that clients do not know, the same for all replicas.
     ///
@@ -490,6 +501,9 @@ impl ServeFlags {
         }
         if self.metrics_api.metrics_api != AdminAddress::Off && !self.cluster.kubernetes {
             return Some("--metrics-api is an API of a cluster: add --kubernetes");
+        }
+        if let Some(conflict) = self.xds.conflict() {
+            return Some(conflict);
         }
         let has_peers = self.cluster.peers.is_some();
         if let Some(conflict) = self.replica.conflict(has_peers) {

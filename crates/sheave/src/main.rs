@@ -50,6 +50,8 @@ mod admin;
 mod scaler;
 /// The API of metrics for autoscalers.
 mod metrics_api;
+/// The xDS server, for gRPC clients that balance each call themselves.
+mod xds;
 /// Authorities that issue certificates, in a Secret.
 mod authority;
 /// The ready file.
@@ -92,6 +94,7 @@ fn main() -> ExitCode {
         CliCommand::Announce(flags) => announce::run(flags),
         CliCommand::L4(flags) => l4_agent::run(*flags),
         CliCommand::Probe(flags) => probe::run(&flags),
+        CliCommand::Xds { command } => xds::run(command),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -15,6 +15,8 @@ pub(crate) struct ProcessAddresses {
     pub(crate) probes: Option<SocketAddr>,
     pub(crate) scaler: Option<SocketAddr>,
     pub(crate) metrics_api: Option<SocketAddr>,
+    #[serde(default)]
+    pub(crate) xds: Option<SocketAddr>,
 }
 
 #[derive(Serialize)]

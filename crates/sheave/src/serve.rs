@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use ::xds::ResourcePublisher;
 use anyhow::Context;
 use gateway::{ApiObject, LoadBalancerSettings, TranslationSettings};
 use kube::{EventRecorder, OwnSecret};
@@ -43,6 +44,7 @@ use crate::shutdown::Shutdown;
 use crate::signals::{ProcessSignals, SignalRequest};
 use crate::transparent::{AgentHandle, PreparedAgent};
 use crate::upgrade::{InheritedSockets, ProcessSocket, ProcessSuccession};
+use crate::xds::{self, PreparedServer};
 
 /// Runs until a signal stops the process.
 pub(crate) fn run(flags: ServeFlags) -> Result<(), Failure> {
@@ -82,9 +84,11 @@ async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<
     let secret = sources.replica_secret(&flags.replica);
     let has_predecessor = flags.upgrade_socket.is_some();
     let mut replicas = ReplicaSlots::start(&flags.replica, secret, &proxy, has_predecessor)?;
+    let xds_publisher = flags.xds.address().map(|_| Arc::<ResourcePublisher>::default());
     let statuses = ComponentStatuses {
         agent: agent.as_ref().map(AgentHandle::status),
         replicas: replicas.as_ref().and_then(ReplicaSlots::status),
+        xds: xds_publisher.clone(),
     };
     let state = ApiState::new(Arc::clone(&proxy), reported.clone(), dropped_events, statuses);
     servers.start_admin(&flags, state).await?;
@@ -95,9 +99,18 @@ async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<
         AdminAddress::At(address) => Some(metrics_api::bind(address).await?),
     };
     servers.addresses.metrics_api = metrics_api.as_ref().map(|listener| listener.address);
+    let xds_listener = servers.bind(flags.xds.xds, "--xds", xds::REQUEST_TIMEOUT).await?;
+    servers.addresses.xds = xds_listener.as_ref().map(|listener| listener.address);
+    let xds_server = match (xds_listener, &xds_publisher) {
+        (Some(listener), Some(publisher)) => {
+            Some(PreparedServer::new(listener, &flags.xds, Arc::clone(publisher))?)
+        }
+        _ => None,
+    };
     let names = DnsWatcher::new(flags.dns, report.clone());
     let mut configuration =
-        ConfigurationController::new(proxy.clone(), names, agent.clone(), report.clone());
+        ConfigurationController::new(proxy.clone(), names, agent.clone(), report.clone())
+            .with_xds(xds_publisher);
     let checked = match checked {
         Some(checked) => checked,
         None => tokio::select! {
@@ -127,7 +140,10 @@ async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<
     if let (Some(prepared), Some(events)) = (prepared, sources.events()) {
         prepared.start(&proxy, events)?;
     }
-    // The scaler and the API of metrics start now, when the Services are known.
+    // The scaler, the API of metrics and the xDS server start now, when the Services are known.
+    if let Some(server) = xds_server {
+        servers.tasks.push(server.serve(Arc::clone(&proxy), reported.clone()));
+    }
     if let Some(listener) = scaler {
         servers.tasks.push(scaler::serve(listener, Arc::clone(&proxy), reported));
     }
@@ -216,6 +232,8 @@ struct ObjectSources {
     cluster: Option<ClusterSource>,
     /// Files of `--cert` and `--key`.
     certificates: CertificateFiles,
+    /// True if there may be clients that choose endpoints themselves.
+    proxyless: bool,
 }
 
 impl ObjectSources {
@@ -228,7 +246,8 @@ impl ObjectSources {
         let files = FileSource::new(flags.config.clone()).context(limits)?;
         let certificates = CertificateFiles::new(flags.shorthand.pairs()).context(limits)?;
         let cluster = ClusterSource::connect(flags, translation_settings(flags, agent)).await?;
-        Ok(Self { objects, files, cluster, certificates })
+        let proxyless = flags.xds.address().is_some();
+        Ok(Self { objects, files, cluster, certificates, proxyless })
     }
 
     /// Returns the content that is available without waiting; `None` if a cluster is a source.
@@ -257,6 +276,7 @@ impl ObjectSources {
             (contents.settings, contents.error_policy) =
                 (of_cluster.settings, of_cluster.error_policy);
         }
+        contents.settings.proxyless = self.proxyless;
         let objects = self.objects.iter().cloned().chain(certificates.objects);
         contents.objects.splice(0..0, objects);
         contents.problems.splice(0..0, certificates.problems);
@@ -323,6 +343,7 @@ impl ObjectSources {
 fn translation_settings(flags: &ServeFlags, agent: Option<&AgentHandle>) -> TranslationSettings {
     let mut settings = flags.cluster.translation_settings();
     settings.transparent = agent.map(AgentHandle::translation_settings);
+    settings.proxyless = flags.xds.address().is_some();
     settings.load_balancer = flags.cluster.load_balancer.then(|| LoadBalancerSettings {
         is_default: flags.cluster.default_load_balancer,
         node: flags.transparent.node_name().into(),
@@ -336,7 +357,8 @@ fn translation_settings(flags: &ServeFlags, agent: Option<&AgentHandle>) -> Tran
             filter.add_private_port(flags.replica.port_of(me));
         }
     }
-    for address in [flags.admin, flags.probes, flags.scaler, flags.metrics_api.metrics_api] {
+    let others = [flags.scaler, flags.metrics_api.metrics_api, flags.xds.xds];
+    for address in [flags.admin, flags.probes].into_iter().chain(others) {
         if let AdminAddress::At(address) = address {
             filter.add_private_port(address.port());
         }

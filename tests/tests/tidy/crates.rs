@@ -21,7 +21,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("bgp", &[]),
     ("l4", &["balance"]),
     ("replica", &["balance"]),
-    ("sheave", &["proxy", "kube", "intercept", "l4", "bgp", "replica", "gateway"]),
+    ("xds", &["gateway", "balance"]),
+    ("sheave", &["proxy", "kube", "intercept", "l4", "bgp", "replica", "xds", "gateway"]),
     ("sim", &["balance"]),
 ];
 

@@ -9,8 +9,19 @@ use crate::tree::{SourceTree, TextFile, words};
 const GLOSSARY: &str = "docs/glossary.md";
 
 /// Names that traits of other crates give to their associated types.
-const FOREIGN_TYPES: &[&str] =
-    &["Addr", "Err", "Error", "Future", "Io", "Item", "Output", "Response", "Target", "Writer"];
+const FOREIGN_TYPES: &[&str] = &[
+    "Addr",
+    "ConnectInfo",
+    "Err",
+    "Error",
+    "Future",
+    "Io",
+    "Item",
+    "Output",
+    "Response",
+    "Target",
+    "Writer",
+];
 
 /// Words for persons. Requests, connections and bytes are things.
 const PERSONS: &[&str] =

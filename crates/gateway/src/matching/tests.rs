@@ -420,3 +420,45 @@ fn host_patterns_are_found_by_overlap() {
         assert_eq!(sorted(hosts.common(&host_pattern)), common, "{host_pattern:?}");
     }
 }
+
+proptest! {
+    /// The first match in the order of precedence is the one that the table finds.
+    #[test]
+    fn list_by_precedence_agrees_with_the_table(
+        paths in prop::collection::vec((0..3_u8, "(/[ab]){0,3}/?", 0..2_u8, any::<bool>()), 1..12),
+        path in "(/[abc]){1,4}/?",
+        has_header in any::<bool>(),
+    ) {
+        let mut table = RouteTable::default();
+        for (index, (kind, text, headers, has_method)) in paths.iter().enumerate() {
+            let text = if text.is_empty() { "/" } else { text };
+            let path = match kind {
+                0 => PathPattern::exact(text).unwrap(),
+                1 => PathPattern::prefix(text).unwrap(),
+                _ => PathPattern::regex(&format!("{text}.*")).unwrap(),
+            };
+            let header = || FieldCondition {
+                name: "x".into(),
+                value: ValuePattern::Exact("1".into()),
+            };
+            let conditions = MatchConditions {
+                method: has_method.then(|| "GET".into()),
+                headers: (0..*headers).map(|_| header()).collect(),
+                query: Vec::new(),
+            };
+            let route_match = Arc::new(RouteMatch { path, conditions });
+            let any = HostPattern::Any;
+            table.add_rule(&any, &any, &route_match, &rule(index));
+        }
+        let headers = has_header.then(|| ("x".to_owned(), "1".to_owned()));
+        let request = PlainRequest { headers: headers.into_iter().collect(), ..get("a", &path) };
+        let meets = |route_match: &RouteMatch| {
+            route_match.path.matches(path.as_bytes()) && route_match.conditions.are_met_by(&request)
+        };
+        let first = table.by_precedence().into_iter().find(|(route_match, _)| meets(route_match));
+        prop_assert_eq!(
+            first.map(|(_, rule)| rule.index),
+            table.find(&request).map(|rule| rule.index)
+        );
+    }
+}

@@ -29,16 +29,19 @@ pub(super) use route::{PortAttachment, RouteRole, ServiceAttachment, every_reque
 use super::index::{NamespacedName, ObjectIndex};
 use super::report::TranslationReport;
 use super::session_affinity;
-use crate::objects::{ServicePort, ServiceSpec, TypedObject};
+use crate::objects::{ServicePort, ServiceSpec, ServiceType, TypedObject};
 use crate::snapshot::{BackendKey, BackendSettings, EndpointLocation};
 use crate::translation_settings::TransparentSettings;
 use crate::transparent::TransparentFinding;
 use annotation::ServiceAnnotations;
 
-/// The Services with the annotation, and their TCP ports.
+/// The Services that routes may name as parents, and their TCP ports: those with the annotation, or all.
 #[derive(Default)]
 pub(super) struct TransparentServices<'a> {
     settings: TransparentSettings,
+    /// True if clients that choose endpoints themselves are served: then all Services are among these, without an
+    /// address if they have no annotation.
+    proxyless: bool,
     services: Vec<ServiceContext<'a>>,
     by_name: BTreeMap<NamespacedName<'a>, usize>,
     ports: Vec<PortContext<'a>>,
@@ -46,10 +49,12 @@ pub(super) struct TransparentServices<'a> {
     grpc_ports: BTreeSet<(usize, Option<&'a str>)>,
 }
 
-/// A Service with the annotation.
+/// A Service with the annotation, or one for clients that choose endpoints themselves.
 struct ServiceContext<'a> {
     object: &'a TypedObject<ServiceSpec>,
     annotations: ServiceAnnotations,
+    /// True if the Service or its Namespace has the annotation.
+    is_annotated: bool,
     /// The ClusterIPs of the IP versions that can be taken. Empty if the Service is not taken.
     addresses: Vec<IpAddr>,
     /// The reason why the Service is not taken, on any node.
@@ -66,13 +71,20 @@ struct PortContext<'a> {
     protocol: PortProtocol,
 }
 
-/// Returns the Services with the annotation, sorted by name: none if there is no transparent mode.
+/// Returns the Services with the annotation in transparent mode, and all Services with endpoints if there may be clients
+/// that choose endpoints themselves; sorted by name.
 pub(super) fn services<'a>(index: &ObjectIndex<'a>) -> TransparentServices<'a> {
-    let Some(settings) = &index.settings.transparent else { return TransparentServices::default() };
-    let mut found =
-        TransparentServices { settings: settings.clone(), ..TransparentServices::default() };
+    let (transparent, proxyless) = (index.settings.transparent.as_ref(), index.settings.proxyless);
+    let settings = transparent.cloned().unwrap_or_default();
+    let mut found = TransparentServices { settings, proxyless, ..TransparentServices::default() };
+    if transparent.is_none() && !proxyless {
+        return found;
+    }
     for (name, object) in &index.services {
-        if let Some(service) = ServiceContext::new(index, settings, object) {
+        let annotated =
+            transparent.and_then(|settings| ServiceContext::new(index, settings, object));
+        let service = annotated.or_else(|| ServiceContext::proxyless(object).filter(|_| proxyless));
+        if let Some(service) = service {
             found.add(*name, service);
         }
     }
@@ -183,7 +195,23 @@ impl<'a> ServiceContext<'a> {
         } else {
             addresses.clear();
         }
-        Some(Self { object, annotations, addresses, fault, findings })
+        Some(Self { object, annotations, is_annotated: true, addresses, fault, findings })
+    }
+
+    /// Returns a Service whose addresses are left alone. `None` if it has no endpoints, as an alias of a DNS name.
+    fn proxyless(object: &'a TypedObject<ServiceSpec>) -> Option<Self> {
+        match object.spec.kind {
+            ServiceType::ExternalName => return None,
+            ServiceType::ClusterIP | ServiceType::NodePort | ServiceType::LoadBalancer => {}
+        }
+        Some(Self {
+            object,
+            annotations: ServiceAnnotations::default(),
+            is_annotated: false,
+            addresses: Vec::new(),
+            fault: None,
+            findings: Vec::new(),
+        })
     }
 
     /// True if endpoints on the client's node are used first.

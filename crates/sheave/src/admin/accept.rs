@@ -37,6 +37,7 @@ pub(crate) struct BoundedListener {
     pub(crate) address: SocketAddr,
     listener: TcpListener,
     request_timeout: Duration,
+    max_connections: usize,
     connections: Arc<OpenConnections>,
 }
 
@@ -113,7 +114,13 @@ impl BoundedListener {
             })?,
         };
         let address = listener.local_addr().with_context(|| format!("the address of {flag}"))?;
-        Ok(Self { address, listener, request_timeout, connections: Arc::default() })
+        let (max_connections, connections) = (MAX_CONNECTIONS, Arc::default());
+        Ok(Self { address, listener, request_timeout, max_connections, connections })
+    }
+
+    /// Returns the listener with another limit on concurrent connections.
+    pub(crate) fn with_max_connections(self, max_connections: usize) -> Self {
+        Self { max_connections, ..self }
     }
 }
 
@@ -137,7 +144,7 @@ impl Listener for BoundedListener {
             deadline: Box::pin(sleep(self.request_timeout)),
             is_awaited: true,
             request_timeout: self.request_timeout,
-            place: OpenConnections::add(&self.connections),
+            place: OpenConnections::add(&self.connections, self.max_connections),
         };
         (connection, address)
     }
@@ -149,10 +156,10 @@ impl Listener for BoundedListener {
 
 impl OpenConnections {
     /// Adds a connection; at the limit, closes the one that was served least recently.
-    fn add(connections: &Arc<Self>) -> ConnectionPlace {
+    fn add(connections: &Arc<Self>, max_connections: usize) -> ConnectionPlace {
         let (open, closed) = oneshot::channel();
         let mut order = connections.lock();
-        if order.by_last_served.len() >= MAX_CONNECTIONS {
+        if order.by_last_served.len() >= max_connections {
             order.by_last_served.pop_first();
         }
         let number = order.append(open);

@@ -14,6 +14,7 @@ use crate::process;
 use crate::replicas::REPLICA_METRICS;
 use crate::report::{ProcessReport, ReloadOutcome};
 use crate::transparent::TRANSPARENT_METRICS;
+use crate::xds::XDS_METRICS;
 
 /// Metrics that the data plane does not have. To add a metric, add a row.
 pub(crate) static METRICS: &[MetricRow<ProcessState>] = &[
@@ -143,6 +144,12 @@ pub(super) fn render(proxy: &Proxy, process: &ProcessState, format: ExpositionFo
     if let Some(replicas) = &process.components.replicas {
         for row in REPLICA_METRICS {
             row.visit(replicas, &[], &mut |sample| exposition.add(&sample));
+        }
+    }
+    if let Some(publisher) = &process.components.xds {
+        let status = publisher.status();
+        for row in XDS_METRICS {
+            row.visit(&status, &[], &mut |sample| exposition.add(&sample));
         }
     }
     proxy.collect(&mut |sample| exposition.add(&sample));

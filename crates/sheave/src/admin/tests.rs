@@ -15,6 +15,7 @@ use crate::failure::Failure;
 use crate::l4_agent::metrics::{ENDPOINT_METRICS, L4_METRICS, SERVICE_METRICS};
 use crate::replicas::REPLICA_METRICS;
 use crate::transparent::TRANSPARENT_METRICS;
+use crate::xds::XDS_METRICS;
 
 async fn bind(address: SocketAddr) -> Result<BoundedListener, Failure> {
     BoundedListener::bind(address, "--admin", REQUEST_TIMEOUT, None).await
@@ -138,6 +139,8 @@ fn reference_page() -> String {
     section(&mut page, "Transparent mode (`--transparent`)", transparent);
     let replicas = REPLICA_METRICS.iter().map(|row| &row.metric);
     section(&mut page, "Leases of slots (`--lease-slots`)", replicas);
+    let xds = XDS_METRICS.iter().map(|row| &row.metric);
+    section(&mut page, "gRPC clients without a proxy (`--xds`)", xds);
     let of_node = L4_METRICS.iter().map(|row| &row.metric);
     let traffic = SERVICE_METRICS.iter().chain(ENDPOINT_METRICS).map(|row| &row.metric);
     section(&mut page, "Layer-4 data path (`sheave l4`)", of_node.chain(traffic));

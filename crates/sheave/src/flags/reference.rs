@@ -21,14 +21,22 @@ fn page() -> String {
     write!(page, "\n<!-- Made from crates/sheave/src/flags.rs by `make gen`. -->\n\n{about}\n")
         .unwrap();
     for subcommand in command.get_subcommands().filter(|it| it.get_name() != "help") {
-        section(&mut page, subcommand);
+        let name = subcommand.get_name();
+        match subcommand.has_subcommands() {
+            false => section(&mut page, name, subcommand),
+            true => {
+                for nested in subcommand.get_subcommands().filter(|it| it.get_name() != "help") {
+                    section(&mut page, &format!("{name} {}", nested.get_name()), nested);
+                }
+            }
+        }
     }
     page
 }
 
-fn section(page: &mut String, command: &clap::Command) {
+fn section(page: &mut String, name: &str, command: &clap::Command) {
     let about = command.get_long_about().or_else(|| command.get_about()).unwrap();
-    write!(page, "\n## `sheave {}`\n\n{}\n", command.get_name(), wrap(&about.to_string())).unwrap();
+    write!(page, "\n## `sheave {}`\n\n{}\n", name, wrap(&about.to_string())).unwrap();
     let mut sections: Vec<(&str, Vec<&Arg>)> = Vec::new();
     for argument in
         command.get_arguments().filter(|it| it.get_id() != "help" && it.get_id() != "version")

@@ -16,6 +16,7 @@ const REQUESTS: &str = "requests";
 const NONE: &str = "none";
 
 /// The annotations of a Service that is to be taken, with every default filled in.
+#[derive(Default)]
 pub(super) struct ServiceAnnotations {
     /// True if the annotation is the Namespace's, not the Service's own.
     pub(super) of_namespace: bool,

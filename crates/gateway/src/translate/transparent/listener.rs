@@ -11,7 +11,7 @@ use super::{PortAttachment, PortContext, RouteRole, ServiceContext, TransparentS
 use crate::matching::{HostPattern, RouteMatch, RouteTable};
 use crate::snapshot::{
     ClientSettings, InterceptionSettings, Listener, ListenerProtocol, PathSettings, Rule,
-    TransportProtocol,
+    ServicePortRoutes, TransportProtocol,
 };
 use crate::transparent::TransparentService;
 
@@ -111,13 +111,39 @@ impl ServiceListeners<'_, '_> {
                 sources: None,
             });
         }
-        found
+        let annotated = found.into_iter().zip(&services.services);
+        annotated.filter(|(_, service)| service.is_annotated).map(|(found, _)| found).collect()
+    }
+
+    /// Returns the routing of all ports, for clients that choose endpoints themselves, if there may be any.
+    pub(in super::super) fn port_routes(&self) -> Vec<ServicePortRoutes> {
+        if !self.services.proxyless {
+            return Vec::new();
+        }
+        let ports = self.services.ports.iter().zip(&self.ports);
+        ports
+            .map(|(port, routing)| {
+                let metadata = &self.services.services[port.service].object.metadata;
+                ServicePortRoutes {
+                    namespace: (&*metadata.namespace).into(),
+                    service: (&*metadata.name).into(),
+                    port: port.spec.port,
+                    routes: routing.requests().clone(),
+                    consumer_routes: routing.consumer_routes(port),
+                }
+            })
+            .collect()
     }
 }
 
 impl PortRouting {
+    /// Returns the routing of the requests of clients without routes of their own.
+    fn requests(&self) -> &RouteTable {
+        self.producer.as_ref().unwrap_or(&self.default_requests)
+    }
+
     fn protocol(&self, port: &PortContext<'_>) -> ListenerProtocol {
-        let requests = || self.producer.as_ref().unwrap_or(&self.default_requests).clone();
+        let requests = || self.requests().clone();
         match port.protocol {
             PortProtocol::Requests => ListenerProtocol::Http(requests()),
             PortProtocol::Detected => ListenerProtocol::Detected {

@@ -157,7 +157,7 @@ impl<'a> TransparentServices<'a> {
         let needs_rule = |(number, port): &(usize, &PortContext<'_>)| {
             let is_taken = !self.services[port.service].addresses.is_empty();
             let is_routed = port.protocol == PortProtocol::Requests && routed.contains(number);
-            is_taken && !is_routed
+            (is_taken || self.proxyless) && !is_routed
         };
         let ports = self.ports.iter().enumerate().filter(needs_rule);
         ports.map(|(number, port)| self.default_route(number, port)).collect()

@@ -1,0 +1,86 @@
+//! Flags of the server for gRPC clients that balance each call themselves (xDS), and of its helper.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::values::AdminAddress;
+
+const XDS: &str = "gRPC clients without a proxy (xDS)";
+
+/// Flags of the server.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct XdsFlags {
+    /// Address of the xDS server (gRPC), or `off`; port 0 takes any free port.
+    ///
+    /// gRPC clients that dial xds:///SERVICE.NAMESPACE:PORT get routes and endpoints from it and balance each call
+    /// themselves, without a proxy. Needs --xds-certs, unless the address is a loopback address.
+    #[arg(long, value_name = "ADDR", default_value = "off", help_heading = XDS)]
+    pub(crate) xds: AdminAddress,
+
+    /// Folder with tls.crt, tls.key and ca.crt of the xDS server; a mounted Secret is one.
+    ///
+    /// Clients verify the certificate, and need one of an authority in ca.crt themselves. The files are watched; a
+    /// renewal interrupts nothing.
+    #[arg(long, value_name = "FOLDER", help_heading = XDS)]
+    pub(crate) xds_certs: Option<PathBuf>,
+}
+
+impl XdsFlags {
+    /// Returns the error of an invalid combination: one sentence that names the remedy.
+    pub(super) fn conflict(&self) -> Option<&'static str> {
+        match (self.address(), &self.xds_certs) {
+            (None, Some(_)) => Some("--xds-certs is for the xDS server: add --xds"),
+            (Some(address), None) if !address.ip().is_loopback() => Some(
+                "--xds needs --xds-certs, unless its address is a loopback address: clients learn the \
+                 addresses of all Services from it",
+            ),
+            (Some(_) | None, _) => None,
+        }
+    }
+
+    /// Returns the address; `None` if the server is off.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        match self.xds {
+            AdminAddress::Off => None,
+            AdminAddress::At(address) => Some(address),
+        }
+    }
+}
+
+/// Helpers for clients of the xDS server.
+#[derive(Debug, Subcommand)]
+pub(crate) enum XdsCommand {
+    /// Print the bootstrap file of gRPC clients.
+    ///
+    /// A client reads it from the path in its environment variable GRPC_XDS_BOOTSTRAP, or has its text in
+    /// GRPC_XDS_BOOTSTRAP_CONFIG.
+    Bootstrap(BootstrapFlags),
+}
+
+/// Flags of `sheave xds bootstrap`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sheave xds bootstrap --server 127.0.0.1:9905 > bootstrap.json
+  sheave xds bootstrap --server sheave.sheave.svc:9905 --certs /var/run/sheave-xds --zone eu-1a
+
+Exit code: 0.")]
+pub(crate) struct BootstrapFlags {
+    /// Target of the xDS server, as NAME:PORT.
+    #[arg(long, value_name = "TARGET")]
+    pub(crate) server: String,
+
+    /// Folder with tls.crt, tls.key and ca.crt of the client, on its machine [default: plaintext].
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) certs: Option<PathBuf>,
+
+    /// Name of the client in logs of Sheave.
+    #[arg(long, value_name = "NAME", default_value = "grpc")]
+    pub(crate) node: String,
+
+    /// Zone of the client: endpoints in it are used first if the Service prefers that.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) zone: Option<String>,
+}

@@ -1,0 +1,99 @@
+//! Connections of xDS clients: plaintext, or TLS in which the client shows a certificate.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::serve::Listener;
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::server::Connected;
+
+use crate::admin::{BoundedConnection, BoundedListener};
+
+/// A connection of a client.
+pub(super) enum XdsConnection {
+    Plaintext(BoundedConnection),
+    Tls(Box<TlsStream<BoundedConnection>>),
+}
+
+/// Accepts connections. Handshakes do not wait for one another; the bounds of the listener hold for them too.
+pub(super) fn accept(
+    mut listener: BoundedListener,
+    configs: Option<watch::Receiver<Arc<ServerConfig>>>,
+) -> (ReceiverStream<io::Result<XdsConnection>>, AbortHandle) {
+    let (sender, connections) = mpsc::channel(1);
+    let accepting = tokio::spawn(async move {
+        loop {
+            let (connection, _) = listener.accept().await;
+            let config = configs.as_ref().map(|configs| Arc::clone(&configs.borrow()));
+            let sender = sender.clone();
+            tokio::spawn(async move {
+                let connection = match config {
+                    None => XdsConnection::Plaintext(connection),
+                    Some(config) => match TlsAcceptor::from(config).accept(connection).await {
+                        Ok(stream) => XdsConnection::Tls(Box::new(stream)),
+                        Err(error) => {
+                            tracing::debug!(%error, "the handshake of an xDS client failed");
+                            return;
+                        }
+                    },
+                };
+                drop(sender.send(Ok(connection)).await);
+            });
+        }
+    });
+    (ReceiverStream::new(connections), accepting.abort_handle())
+}
+
+impl Connected for XdsConnection {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) {}
+}
+
+impl AsyncRead for XdsConnection {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plaintext(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for XdsConnection {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plaintext(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plaintext(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plaintext(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Control plane of gRPC clients that balance each call themselves (xDS, "proxyless gRPC").
+//!
+//! [`translate()`] makes the resources of the xDS transport protocol from a Snapshot; it is a pure function. A
+//! [`ResourcePublisher`] keeps them up to date as endpoints and their health change, and [`DiscoveryService`] serves
+//! them: a client gets the resources that it names, and again what of them has changed.
+//!
+//! # Bounds
+//!
+//! [`MAX_CLIENTS`] streams, [`MAX_NAMES`] names of [`MAX_NAME_BYTES`] for each type of resource and stream, requests of
+//! [`MAX_REQUEST_BYTES`]. A stream has at most one response of each type that the client has not acknowledged; a client
+//! that does not acknowledge within [`ACKNOWLEDGE_TIMEOUT`] is disconnected. Of what clients say, the newest
+//! [`MAX_REJECTIONS`] messages are kept, shortened.
+//!
+//! The crate knows no socket, no flag, no certificate and no metric: the caller serves [`DiscoveryService`], and reads
+//! the [`ServerStatus`].
+
+/// Messages of xDS, as far as they are used.
+mod message;
+/// Names of resources.
+mod name;
+/// Translation of a Snapshot into resources.
+mod translate;
+/// Resources with their versions.
+mod table;
+/// Subscriptions of one client, without its connection.
+mod subscription;
+/// The state of the server, and its counts.
+mod status;
+/// The server.
+mod server;
+/// The bootstrap file of clients.
+mod bootstrap;
+
+pub use bootstrap::{BootstrapSettings, ClientCredentials, bootstrap};
+pub use message::ResourceType;
+pub use server::{ACKNOWLEDGE_TIMEOUT, DiscoveryService, MAX_CLIENTS, MAX_REQUEST_BYTES};
+pub use status::{MAX_REJECTIONS, ResponseRejection, ServerCounts, ServerStatus};
+pub use subscription::{MAX_NAME_BYTES, MAX_NAMES};
+pub use table::{EndpointHealth, ResourcePublisher};
+pub use translate::{MAX_FINDINGS, TranslatedResources, TranslationFinding, translate};

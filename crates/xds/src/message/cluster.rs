@@ -1,0 +1,133 @@
+//! Clusters, and their policies of load balancing.
+
+use prost::Message;
+
+use super::discovery::ConfigSource;
+use super::well_known::{AnyMessage, UInt32Value, UInt64Value};
+
+/// `Cluster`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ClusterResource {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(int32, tag = "2")]
+    pub(crate) r#type: i32,
+    #[prost(message, optional, tag = "3")]
+    pub(crate) eds_cluster_config: Option<EdsClusterConfig>,
+    #[prost(message, optional, tag = "10")]
+    pub(crate) circuit_breakers: Option<CircuitBreakers>,
+    #[prost(message, optional, tag = "41")]
+    pub(crate) load_balancing_policy: Option<LoadBalancingPolicy>,
+}
+
+impl ClusterResource {
+    /// The type of a cluster whose endpoints are a resource of their own.
+    pub(crate) const EDS: i32 = 3;
+}
+
+/// The source of the endpoints.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct EdsClusterConfig {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) eds_config: Option<ConfigSource>,
+}
+
+/// Limits of the cluster, for each client.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct CircuitBreakers {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) thresholds: Vec<RequestThresholds>,
+}
+
+/// `Thresholds`.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct RequestThresholds {
+    #[prost(message, optional, tag = "4")]
+    pub(crate) max_requests: Option<UInt32Value>,
+}
+
+/// Policies of load balancing. A client uses the first that it knows (gRFC A52).
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct LoadBalancingPolicy {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) policies: Vec<PolicyEntry>,
+}
+
+/// `LoadBalancingPolicy.Policy`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct PolicyEntry {
+    #[prost(message, optional, tag = "4")]
+    pub(crate) typed_extension_config: Option<TypedExtensionConfig>,
+}
+
+/// A policy with its name.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct TypedExtensionConfig {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) typed_config: Option<AnyMessage>,
+}
+
+impl LoadBalancingPolicy {
+    /// Appends a policy that is used if the client knows none before it.
+    pub(crate) fn or(mut self, name: &str, policy: &impl Message) -> Self {
+        let typed_config = Some(AnyMessage::of(name, policy));
+        let config = TypedExtensionConfig { name: name.to_owned(), typed_config };
+        self.policies.push(PolicyEntry { typed_extension_config: Some(config) });
+        self
+    }
+}
+
+/// `envoy.extensions.load_balancing_policies.wrr_locality.v3.WrrLocality`: localities by weight, endpoints by another
+/// policy.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct WrrLocality {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) endpoint_picking_policy: Option<LoadBalancingPolicy>,
+}
+
+impl WrrLocality {
+    /// The name of the type.
+    pub(crate) const NAME: &str =
+        "envoy.extensions.load_balancing_policies.wrr_locality.v3.WrrLocality";
+}
+
+/// `envoy.extensions.load_balancing_policies.round_robin.v3.RoundRobin`.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct RoundRobin {}
+
+impl RoundRobin {
+    /// The name of the type.
+    pub(crate) const NAME: &str =
+        "envoy.extensions.load_balancing_policies.round_robin.v3.RoundRobin";
+}
+
+/// `envoy.extensions.load_balancing_policies.least_request.v3.LeastRequest`.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct LeastRequest {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) choice_count: Option<UInt32Value>,
+}
+
+impl LeastRequest {
+    /// The name of the type.
+    pub(crate) const NAME: &str =
+        "envoy.extensions.load_balancing_policies.least_request.v3.LeastRequest";
+}
+
+/// `envoy.extensions.load_balancing_policies.ring_hash.v3.RingHash`.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct RingHash {
+    #[prost(int32, tag = "1")]
+    pub(crate) hash_function: i32,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) minimum_ring_size: Option<UInt64Value>,
+}
+
+impl RingHash {
+    /// The name of the type.
+    pub(crate) const NAME: &str = "envoy.extensions.load_balancing_policies.ring_hash.v3.RingHash";
+    /// The hash function that all clients have.
+    pub(crate) const XX_HASH: i32 = 1;
+}

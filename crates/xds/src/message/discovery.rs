@@ -1,0 +1,101 @@
+//! Requests and responses of the transport protocol, and where a client finds further resources.
+
+use bytes::Bytes;
+use prost::Message;
+
+use super::well_known::{AnyMessage, EmptyMessage};
+
+/// A request for resources of one type, or the reply to a response.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct DiscoveryRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) version_info: String,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) node: Option<ClientNode>,
+    #[prost(string, repeated, tag = "3")]
+    pub(crate) resource_names: Vec<String>,
+    #[prost(string, tag = "4")]
+    pub(crate) type_url: String,
+    #[prost(string, tag = "5")]
+    pub(crate) response_nonce: String,
+    #[prost(message, optional, tag = "6")]
+    pub(crate) error_detail: Option<RpcStatus>,
+}
+
+/// `Node`: the client.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ClientNode {
+    #[prost(string, tag = "1")]
+    pub(crate) id: String,
+    #[prost(message, optional, tag = "4")]
+    pub(crate) locality: Option<ClientLocality>,
+    #[prost(string, tag = "6")]
+    pub(crate) user_agent_name: String,
+}
+
+/// `Locality`: where a client or an endpoint is.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ClientLocality {
+    #[prost(string, tag = "1")]
+    pub(crate) region: String,
+    #[prost(string, tag = "2")]
+    pub(crate) zone: String,
+    #[prost(string, tag = "3")]
+    pub(crate) sub_zone: String,
+}
+
+/// `google.rpc.Status`: the reason why a client has rejected a response.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct RpcStatus {
+    #[prost(int32, tag = "1")]
+    pub(crate) code: i32,
+    #[prost(string, tag = "2")]
+    pub(crate) message: String,
+}
+
+/// Resources of one type.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct DiscoveryResponse {
+    #[prost(string, tag = "1")]
+    pub(crate) version_info: String,
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) resources: Vec<AnyMessage>,
+    #[prost(string, tag = "4")]
+    pub(crate) type_url: String,
+    #[prost(string, tag = "5")]
+    pub(crate) nonce: String,
+    #[prost(message, optional, tag = "6")]
+    pub(crate) control_plane: Option<ControlPlane>,
+}
+
+/// `ControlPlane`: the server.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ControlPlane {
+    #[prost(string, tag = "1")]
+    pub(crate) identifier: String,
+}
+
+/// The source of resources that a resource refers to.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ConfigSource {
+    /// The stream on which the resource with this field has come.
+    #[prost(message, optional, tag = "3")]
+    ads: Option<EmptyMessage>,
+    #[prost(int32, tag = "6")]
+    resource_api_version: i32,
+}
+
+impl ConfigSource {
+    /// Returns the source of all resources: the same stream.
+    pub(crate) fn same_stream() -> Self {
+        const V3: i32 = 2;
+        Self { ads: Some(EmptyMessage {}), resource_api_version: V3 }
+    }
+}
+
+impl DiscoveryResponse {
+    /// Adds an encoded resource.
+    pub(crate) fn push(&mut self, value: Bytes) {
+        self.resources.push(AnyMessage { type_url: self.type_url.clone(), value });
+    }
+}

@@ -1,0 +1,206 @@
+//! Routes: matches of requests, and the clusters that they lead to.
+
+use prost::Message;
+
+use super::well_known::{TimeSpan, UInt32Value};
+
+/// The routes of a listener.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct RouteConfiguration {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) virtual_hosts: Vec<VirtualHost>,
+}
+
+/// The routes of some hosts.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct VirtualHost {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(string, repeated, tag = "2")]
+    pub(crate) domains: Vec<String>,
+    #[prost(message, repeated, tag = "3")]
+    pub(crate) routes: Vec<RouteEntry>,
+}
+
+/// `Route`. The first that matches a request applies.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct RouteEntry {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) r#match: Option<RouteMatcher>,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) route: Option<RouteAction>,
+    #[prost(message, optional, tag = "7")]
+    pub(crate) direct_response: Option<DirectResponse>,
+    #[prost(message, repeated, tag = "9")]
+    pub(crate) request_headers_to_add: Vec<HeaderValueOption>,
+    #[prost(message, repeated, tag = "10")]
+    pub(crate) response_headers_to_add: Vec<HeaderValueOption>,
+    #[prost(string, repeated, tag = "11")]
+    pub(crate) response_headers_to_remove: Vec<String>,
+    #[prost(string, repeated, tag = "12")]
+    pub(crate) request_headers_to_remove: Vec<String>,
+    #[prost(string, tag = "14")]
+    pub(crate) name: String,
+}
+
+/// `RouteMatch`. One of the first three is set.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct RouteMatcher {
+    #[prost(string, optional, tag = "1")]
+    pub(crate) prefix: Option<String>,
+    #[prost(string, optional, tag = "2")]
+    pub(crate) path: Option<String>,
+    #[prost(message, optional, tag = "10")]
+    pub(crate) safe_regex: Option<RegexMatcher>,
+    #[prost(message, repeated, tag = "6")]
+    pub(crate) headers: Vec<HeaderMatcher>,
+}
+
+/// A regular expression in RE2's syntax that matches the whole text.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct RegexMatcher {
+    #[prost(string, tag = "2")]
+    pub(crate) regex: String,
+}
+
+/// A condition on a header field.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct HeaderMatcher {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(message, optional, tag = "13")]
+    pub(crate) string_match: Option<StringMatcher>,
+}
+
+/// A condition on a text. One of the fields is set.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct StringMatcher {
+    #[prost(string, optional, tag = "1")]
+    pub(crate) exact: Option<String>,
+    #[prost(message, optional, tag = "5")]
+    pub(crate) safe_regex: Option<RegexMatcher>,
+}
+
+/// The clusters of requests, and how requests are sent. One of the first two fields is set.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct RouteAction {
+    #[prost(string, optional, tag = "1")]
+    pub(crate) cluster: Option<String>,
+    #[prost(message, optional, tag = "3")]
+    pub(crate) weighted_clusters: Option<WeightedClusters>,
+    #[prost(message, optional, tag = "9")]
+    pub(crate) retry_policy: Option<RetryPolicy>,
+    #[prost(message, repeated, tag = "15")]
+    pub(crate) hash_policy: Vec<HashPolicy>,
+    #[prost(message, optional, tag = "36")]
+    pub(crate) max_stream_duration: Option<MaxStreamDuration>,
+}
+
+/// `WeightedCluster`: clusters that share the requests.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct WeightedClusters {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) clusters: Vec<ClusterWeight>,
+}
+
+/// A cluster and its share.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ClusterWeight {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) weight: Option<UInt32Value>,
+    #[prost(message, repeated, tag = "4")]
+    pub(crate) request_headers_to_add: Vec<HeaderValueOption>,
+    #[prost(message, repeated, tag = "5")]
+    pub(crate) response_headers_to_add: Vec<HeaderValueOption>,
+    #[prost(string, repeated, tag = "6")]
+    pub(crate) response_headers_to_remove: Vec<String>,
+    #[prost(string, repeated, tag = "9")]
+    pub(crate) request_headers_to_remove: Vec<String>,
+}
+
+/// Retries of a request.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct RetryPolicy {
+    /// Statuses of gRPC that are retried, separated by commas.
+    #[prost(string, tag = "1")]
+    pub(crate) retry_on: String,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) num_retries: Option<UInt32Value>,
+    #[prost(message, optional, tag = "8")]
+    pub(crate) retry_back_off: Option<RetryBackOff>,
+}
+
+/// The waiting time before a retry.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct RetryBackOff {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) base_interval: Option<TimeSpan>,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) max_interval: Option<TimeSpan>,
+}
+
+/// A part of a request that is hashed. One of the fields is set.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct HashPolicy {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) header: Option<HeaderValueSource>,
+    #[prost(message, optional, tag = "6")]
+    pub(crate) filter_state: Option<FilterState>,
+}
+
+/// `HashPolicy.Header`: a header field of the request.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct HeaderValueSource {
+    #[prost(string, tag = "1")]
+    pub(crate) header_name: String,
+}
+
+/// `HashPolicy.FilterState`: a property of the client.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct FilterState {
+    #[prost(string, tag = "1")]
+    pub(crate) key: String,
+}
+
+/// The maximum time of a request.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct MaxStreamDuration {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) max_stream_duration: Option<TimeSpan>,
+}
+
+/// `DirectResponseAction`: a response in place of the endpoint's. A gRPC client fails the call.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct DirectResponse {
+    #[prost(uint32, tag = "1")]
+    pub(crate) status: u32,
+}
+
+/// A header field to add.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct HeaderValueOption {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) header: Option<HeaderValue>,
+    #[prost(int32, tag = "3")]
+    pub(crate) append_action: i32,
+}
+
+impl HeaderValueOption {
+    /// Adds the value to those that are there.
+    pub(crate) const APPEND: i32 = 0;
+    /// Replaces those that are there.
+    pub(crate) const OVERWRITE: i32 = 2;
+}
+
+/// A header field.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct HeaderValue {
+    #[prost(string, tag = "1")]
+    pub(crate) key: String,
+    #[prost(string, tag = "2")]
+    pub(crate) value: String,
+}

@@ -1,0 +1,313 @@
+//! Resources with their versions, and the publisher that keeps them up to date.
+//!
+//! A table is immutable; each change makes another one, which has in common with the last what has not changed. A
+//! resource keeps its version as long as its bytes are the same, so that clients get what has changed alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use gateway::Snapshot;
+use gateway::snapshot::{Backend, BackendKey, EndpointSpec};
+use prost::Message;
+use tokio::sync::watch;
+
+use crate::message::ResourceType;
+use crate::name::{self, UNRESOLVED};
+use crate::server::DiscoveryService;
+use crate::status::{ServerStatus, StatusRecorder};
+use crate::translate::{
+    TranslatedResources, cluster, load_assignment, translate, unresolved_assignment,
+    unresolved_cluster,
+};
+
+/// Endpoints that get no requests, because they are not healthy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EndpointHealth {
+    unhealthy: BTreeMap<BackendKey, BTreeSet<SocketAddr>>,
+}
+
+impl EndpointHealth {
+    /// Adds an endpoint of a backend.
+    pub fn add_unhealthy(&mut self, backend: &BackendKey, address: SocketAddr) {
+        self.unhealthy.entry(backend.clone()).or_default().insert(address);
+    }
+
+    /// True if an endpoint of a backend is not healthy.
+    pub(crate) fn is_unhealthy(&self, backend: &BackendKey, address: SocketAddr) -> bool {
+        self.unhealthy.get(backend).is_some_and(|addresses| addresses.contains(&address))
+    }
+}
+
+/// All resources at one time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ResourceTable {
+    /// Number of the table; versions are the number of the table in which a resource has changed last.
+    generation: u64,
+    clusters: ResourceMap,
+    assignments: ResourceMap,
+    listeners: ResourceMap,
+    routes: ResourceMap,
+}
+
+type ResourceMap = Arc<BTreeMap<Arc<str>, VersionedResource>>;
+
+/// A resource as clients get it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct VersionedResource {
+    pub(crate) version: u64,
+    content: EncodedResource,
+}
+
+/// A resource in its encoding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct EncodedResource {
+    any: Bytes,
+    /// The encodings for clients in a zone, if they differ.
+    by_zone: BTreeMap<Arc<str>, Bytes>,
+}
+
+impl From<Bytes> for EncodedResource {
+    fn from(any: Bytes) -> Self {
+        Self { any, by_zone: BTreeMap::new() }
+    }
+}
+
+impl VersionedResource {
+    /// Returns the encoding for clients in a zone.
+    pub(crate) fn encoded(&self, zone: &str) -> &Bytes {
+        self.content.by_zone.get(zone).unwrap_or(&self.content.any)
+    }
+}
+
+impl ResourceTable {
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    pub(crate) fn find(&self, kind: ResourceType, name: &str) -> Option<&VersionedResource> {
+        self.map(kind).get(name)
+    }
+
+    /// Returns the number of resources of a type.
+    pub(crate) fn len(&self, kind: ResourceType) -> usize {
+        self.map(kind).len()
+    }
+
+    fn map(&self, kind: ResourceType) -> &ResourceMap {
+        match kind {
+            ResourceType::Cluster => &self.clusters,
+            ResourceType::ClusterLoadAssignment => &self.assignments,
+            ResourceType::Listener => &self.listeners,
+            ResourceType::RouteConfiguration => &self.routes,
+        }
+    }
+
+    /// Replaces the resources of one type; those that are the same keep their version.
+    fn replaced(
+        &self,
+        kind: ResourceType,
+        contents: impl Iterator<Item = (Arc<str>, EncodedResource)>,
+    ) -> ResourceMap {
+        let former = self.map(kind);
+        let version = self.generation;
+        let resource = |(name, content): (Arc<str>, EncodedResource)| {
+            let same = former.get(&name).filter(|it| it.content == content);
+            let resource = same.cloned().unwrap_or(VersionedResource { version, content });
+            (name, resource)
+        };
+        let new: BTreeMap<_, _> = contents.map(resource).collect();
+        if new == **former { Arc::clone(former) } else { Arc::new(new) }
+    }
+
+    /// Replaces one resource, unless it is the same; returns true if it has changed.
+    fn replace_one(
+        map: &mut ResourceMap,
+        name: &str,
+        content: EncodedResource,
+        version: u64,
+    ) -> bool {
+        let Some(known) = map.get(name) else { return false };
+        if known.content == content {
+            return false;
+        }
+        let resource = VersionedResource { version, content };
+        Arc::make_mut(map).insert(name.into(), resource);
+        true
+    }
+}
+
+/// The control side of the server: takes what has changed, and hands it to the clients.
+pub struct ResourcePublisher {
+    state: Mutex<PublishedState>,
+    table: watch::Sender<Arc<ResourceTable>>,
+    is_closing: watch::Sender<bool>,
+    recorder: Arc<StatusRecorder>,
+}
+
+#[derive(Default)]
+struct PublishedState {
+    backends: BTreeMap<BackendKey, Backend>,
+    health: EndpointHealth,
+}
+
+impl Default for ResourcePublisher {
+    fn default() -> Self {
+        Self {
+            state: Mutex::default(),
+            table: watch::Sender::new(Arc::default()),
+            is_closing: watch::Sender::new(false),
+            recorder: Arc::default(),
+        }
+    }
+}
+
+impl ResourcePublisher {
+    /// Returns the server of the resources.
+    #[must_use]
+    pub fn service(&self) -> DiscoveryService {
+        let (table, is_closing) = (self.table.subscribe(), self.is_closing.subscribe());
+        DiscoveryService::new(table, is_closing, Arc::clone(&self.recorder))
+    }
+
+    /// Replaces all resources by those of a Snapshot. Clients get what has changed for them.
+    pub fn publish(&self, snapshot: &Snapshot, cluster_domain: &str) {
+        let translated = translate(snapshot, cluster_domain);
+        let mut state = self.state();
+        let TranslatedResources { listeners, routes, backends, findings, further_findings } =
+            translated;
+        self.recorder.set_findings(findings, further_findings);
+        state.backends = backends.into_iter().map(|it| (it.key.clone(), it)).collect();
+        self.change(|table| {
+            let former = table.clone();
+            let encoded = |(name, content): (Arc<str>, Bytes)| (name, content.into());
+            let backends = || state.backends.values();
+            let clusters = backends().map(|it| (name::cluster(&it.key), encoded_cluster(it)));
+            let clusters = clusters.chain([(
+                UNRESOLVED.into(),
+                EncodedResource::from(Bytes::from(unresolved_cluster().encode_to_vec())),
+            )]);
+            let assignments =
+                backends().map(|it| (name::cluster(&it.key), assignment(it, &state.health)));
+            let assignments = assignments.chain([(
+                UNRESOLVED.into(),
+                EncodedResource::from(Bytes::from(unresolved_assignment().encode_to_vec())),
+            )]);
+            table.clusters = table.replaced(ResourceType::Cluster, clusters);
+            table.assignments = table.replaced(ResourceType::ClusterLoadAssignment, assignments);
+            table.listeners =
+                table.replaced(ResourceType::Listener, listeners.into_iter().map(encoded));
+            table.routes =
+                table.replaced(ResourceType::RouteConfiguration, routes.into_iter().map(encoded));
+            let is_same = |kind: &ResourceType| Arc::ptr_eq(table.map(*kind), former.map(*kind));
+            !ResourceType::ALL.iter().all(is_same)
+        });
+    }
+
+    /// Replaces the endpoints of a backend, if clients know it.
+    pub fn set_endpoints(&self, key: &BackendKey, endpoints: &[EndpointSpec]) {
+        let mut state = self.state();
+        let PublishedState { backends, health } = &mut *state;
+        let Some(backend) = backends.get_mut(key) else { return };
+        backend.endpoints = endpoints.to_vec();
+        self.change(|table| {
+            let (name, version) = (name::cluster(key), table.generation);
+            // The limit of a cluster is that of all endpoints together.
+            let content = encoded_cluster(backend);
+            let has_cluster_changed =
+                ResourceTable::replace_one(&mut table.clusters, &name, content, version);
+            let content = assignment(backend, health);
+            let has_changed =
+                ResourceTable::replace_one(&mut table.assignments, &name, content, version);
+            has_changed || has_cluster_changed
+        });
+    }
+
+    /// Replaces the health of all endpoints.
+    pub fn set_health(&self, health: EndpointHealth) {
+        let mut state = self.state();
+        if state.health == health {
+            return;
+        }
+        state.health = health;
+        self.change(|table| {
+            let contents =
+                state.backends.values().map(|it| (&it.key, assignment(it, &state.health)));
+            let version = table.generation;
+            let mut has_changed = false;
+            for (key, content) in contents {
+                has_changed |= ResourceTable::replace_one(
+                    &mut table.assignments,
+                    &name::cluster(key),
+                    content,
+                    version,
+                );
+            }
+            has_changed
+        });
+    }
+
+    /// Ends the streams of all clients, which then connect to another replica, or to the successor of this process.
+    pub fn close(&self) {
+        self.is_closing.send_replace(true);
+    }
+
+    /// Returns the state of the server.
+    #[must_use]
+    pub fn status(&self) -> ServerStatus {
+        let table = self.table.borrow().clone();
+        self.recorder.status(|kind| table.len(kind))
+    }
+
+    /// Publishes another table, if `edit` returns that it has changed something.
+    fn change(&self, edit: impl FnOnce(&mut ResourceTable) -> bool) {
+        self.table.send_if_modified(|current| {
+            let mut table = ResourceTable::clone(current);
+            table.generation += 1;
+            let has_changed = edit(&mut table);
+            if has_changed {
+                *current = Arc::new(table);
+            }
+            has_changed
+        });
+    }
+
+    fn state(&self) -> MutexGuard<'_, PublishedState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn encoded_cluster(backend: &Backend) -> EncodedResource {
+    Bytes::from(cluster(backend).encode_to_vec()).into()
+}
+
+/// Returns the endpoints of a backend, encoded for each zone that its own clients prefer.
+fn assignment(backend: &Backend, health: &EndpointHealth) -> EncodedResource {
+    let encoded = |zone: &str| load_assignment(backend, health, zone).encode_to_vec().into();
+    let zones = backend.endpoints.iter().filter_map(|it| it.zone.clone());
+    let zones: BTreeSet<Arc<str>> = match backend.settings.prefers_same_zone {
+        true => zones.collect(),
+        false => BTreeSet::new(),
+    };
+    let by_zone = zones.into_iter().map(|zone| (zone.clone(), encoded(&zone))).collect();
+    EncodedResource { any: encoded(""), by_zone }
+}
+
+#[cfg(test)]
+impl ResourcePublisher {
+    /// Returns the resources as clients get them now.
+    pub(crate) fn current_table(&self) -> Arc<ResourceTable> {
+        self.table.borrow().clone()
+    }
+
+    /// Returns the backend with this name.
+    pub(crate) fn key_of(&self, name: &str) -> BackendKey {
+        let state = self.state();
+        let found = state.backends.keys().find(|key| key.to_string() == name);
+        found.expect("a backend of this name").clone()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+//! Translation of a Snapshot into resources: which names clients can dial, and what belongs to them.
+//!
+//! A route that xDS, or gRPC's part of it, cannot express is reported as a [`TranslationFinding`]. Its requests fail, unless they
+//! can be served without the part that is missing; all other routes are served.
+
+/// RouteConfigurations.
+mod route;
+/// Matches of requests.
+mod matcher;
+/// Actions of routes: the clusters, retries and timeouts.
+mod action;
+/// Clusters.
+mod cluster;
+/// ClusterLoadAssignments.
+mod assignment;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use gateway::Snapshot;
+use gateway::snapshot::{Backend, BackendKey, RuleTarget};
+use prost::Message;
+
+pub(crate) use assignment::load_assignment;
+pub(crate) use cluster::{cluster, unresolved_assignment, unresolved_cluster};
+
+use crate::message::{
+    AnyMessage, ApiListener, ConfigSource, HttpConnectionManager, HttpFilter, ListenerResource,
+    RouteSource, RouterConfig,
+};
+use crate::name;
+
+/// Maximum number of findings; further ones are counted.
+pub const MAX_FINDINGS: usize = 1_000;
+
+/// A part of the configuration that clients do not follow.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TranslationFinding {
+    /// The rule (`namespace/route/rule`) or the backend (`namespace/service:port`).
+    pub subject: Arc<str>,
+    /// A sentence for people.
+    pub message: String,
+}
+
+/// The resources of a Snapshot.
+#[derive(Clone, Debug, Default)]
+pub struct TranslatedResources {
+    /// Encoded Listeners by name.
+    pub(crate) listeners: BTreeMap<Arc<str>, Bytes>,
+    /// Encoded RouteConfigurations by name.
+    pub(crate) routes: BTreeMap<Arc<str>, Bytes>,
+    /// The backends that these name.
+    pub(crate) backends: Vec<Backend>,
+    /// Parts that clients do not follow, sorted; at most [`MAX_FINDINGS`].
+    pub findings: Vec<TranslationFinding>,
+    /// The number of findings beyond that.
+    pub further_findings: usize,
+}
+
+/// Translates the ports of Services of a Snapshot. `cluster_domain` is the domain of the cluster in DNS.
+#[must_use]
+pub fn translate(snapshot: &Snapshot, cluster_domain: &str) -> TranslatedResources {
+    let mut translated = TranslatedResources::default();
+    let mut findings = BTreeSet::new();
+    let mut keys: BTreeSet<&BackendKey> = BTreeSet::new();
+    for port in &snapshot.service_ports {
+        let routes_name = name::routes(port);
+        for listener_name in name::listeners(port, cluster_domain) {
+            let resource = listener(&listener_name, &routes_name);
+            translated.listeners.insert(listener_name, resource.encode_to_vec().into());
+        }
+        let matches = port.routes.by_precedence();
+        let targets = matches.iter().flat_map(|(_, rule)| &rule.targets);
+        keys.extend(targets.filter_map(|it| match it.target {
+            RuleTarget::Backend(index) => Some(&snapshot.backends[index].key),
+            RuleTarget::Unresolved => None,
+        }));
+        if !port.consumer_routes.is_empty() {
+            let namespaces: Vec<&str> = port.consumer_routes.keys().map(|it| &**it).collect();
+            let message = format!(
+                "routes of other namespaces ({}) have no effect on clients that use xDS",
+                namespaces.join(", ")
+            );
+            findings.insert(TranslationFinding { subject: Arc::clone(&routes_name), message });
+        }
+        let resource =
+            route::configuration(&routes_name, &matches, &snapshot.backends, &mut findings);
+        translated.routes.insert(routes_name, resource.encode_to_vec().into());
+    }
+    let is_named = |backend: &&Backend| keys.contains(&backend.key);
+    translated.backends = snapshot.backends.iter().filter(is_named).cloned().collect();
+    for backend in &translated.backends {
+        cluster::findings(backend, &mut findings);
+    }
+    translated.further_findings = findings.len().saturating_sub(MAX_FINDINGS);
+    translated.findings = findings.into_iter().take(MAX_FINDINGS).collect();
+    translated
+}
+
+/// Returns the Listener of a name that clients dial.
+fn listener(listener_name: &str, routes_name: &str) -> ListenerResource {
+    let router = HttpFilter {
+        name: "router".to_owned(),
+        typed_config: Some(AnyMessage::of(RouterConfig::NAME, &RouterConfig {})),
+    };
+    let manager = HttpConnectionManager {
+        stat_prefix: routes_name.to_owned(),
+        rds: Some(RouteSource {
+            config_source: Some(ConfigSource::same_stream()),
+            route_config_name: routes_name.to_owned(),
+        }),
+        http_filters: vec![router],
+    };
+    let api_listener = AnyMessage::of(HttpConnectionManager::NAME, &manager);
+    ListenerResource {
+        name: listener_name.to_owned(),
+        api_listener: Some(ApiListener { api_listener: Some(api_listener) }),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,101 @@
+//! Clusters: the policy of load balancing of a backend, and its limit.
+
+use std::collections::BTreeSet;
+
+use balance::Algorithm;
+use gateway::snapshot::{AffinitySettings, Backend};
+
+use super::TranslationFinding;
+use crate::message::{
+    CircuitBreakers, ClusterLoadAssignment, ClusterResource, ConfigSource, EdsClusterConfig,
+    LeastRequest, LoadBalancingPolicy, RequestThresholds, RingHash, RoundRobin, UInt64Value,
+    WrrLocality,
+};
+use crate::name::{self, UNRESOLVED};
+
+/// The number of endpoints that a client compares: power of two choices.
+const CHOICE_COUNT: u32 = 2;
+/// The least number of places on the ring of hashes.
+const MIN_RING_SIZE: u64 = 1_024;
+
+/// Returns the Cluster of a backend.
+pub(crate) fn cluster(backend: &Backend) -> ClusterResource {
+    let cap = backend.settings.max_in_flight_per_endpoint;
+    let endpoints = u32::try_from(backend.endpoints.len()).unwrap_or(u32::MAX).max(1);
+    // Without a limit of its own, a client would keep to 1,024.
+    let max_requests = cap.map_or(u32::MAX, |cap| cap.get().saturating_mul(endpoints));
+    resource(&name::cluster(&backend.key), max_requests, policy(backend.settings.algorithm))
+}
+
+/// Returns the Cluster of references that cannot be resolved.
+pub(crate) fn unresolved_cluster() -> ClusterResource {
+    resource(UNRESOLVED, u32::MAX, policy(Algorithm::RoundRobin))
+}
+
+/// Returns the endpoints of that: none.
+pub(crate) fn unresolved_assignment() -> ClusterLoadAssignment {
+    ClusterLoadAssignment { cluster_name: UNRESOLVED.to_owned(), endpoints: Vec::new() }
+}
+
+fn resource(name: &str, max_requests: u32, policy: LoadBalancingPolicy) -> ClusterResource {
+    let thresholds = vec![RequestThresholds { max_requests: Some(max_requests.into()) }];
+    ClusterResource {
+        name: name.to_owned(),
+        r#type: ClusterResource::EDS,
+        eds_cluster_config: Some(EdsClusterConfig {
+            eds_config: Some(ConfigSource::same_stream()),
+        }),
+        circuit_breakers: Some(CircuitBreakers { thresholds }),
+        load_balancing_policy: Some(policy),
+    }
+}
+
+/// Returns the policies, of which a client uses the first that it knows. Each list ends with one that all know.
+fn policy(algorithm: Algorithm) -> LoadBalancingPolicy {
+    let list = LoadBalancingPolicy::default;
+    let least_request = LeastRequest { choice_count: Some(CHOICE_COUNT.into()) };
+    let by_load =
+        list().or(LeastRequest::NAME, &least_request).or(RoundRobin::NAME, &RoundRobin {});
+    let in_turn = list().or(RoundRobin::NAME, &RoundRobin {});
+    let by_locality = |policy| WrrLocality { endpoint_picking_policy: Some(policy) };
+    match algorithm {
+        Algorithm::LeastLoad | Algorithm::PeakEwma => {
+            list().or(WrrLocality::NAME, &by_locality(by_load))
+        }
+        Algorithm::RoundRobin | Algorithm::Random => {
+            list().or(WrrLocality::NAME, &by_locality(in_turn))
+        }
+        Algorithm::ConsistentHash | Algorithm::Maglev => {
+            let ring = RingHash {
+                hash_function: RingHash::XX_HASH,
+                minimum_ring_size: Some(UInt64Value { value: MIN_RING_SIZE }),
+            };
+            list().or(RingHash::NAME, &ring).or(WrrLocality::NAME, &by_locality(in_turn))
+        }
+    }
+}
+
+/// Adds the settings of a backend that clients do not follow.
+pub(super) fn findings(backend: &Backend, findings: &mut BTreeSet<TranslationFinding>) {
+    let settings = &backend.settings;
+    let affinity = match settings.affinity {
+        Some(AffinitySettings::Cookie { .. } | AffinitySettings::Header(_)) => true,
+        Some(AffinitySettings::Source) | None => false,
+    };
+    let ignored = [
+        (
+            settings.max_in_flight_per_endpoint.is_some() || settings.auto_limit.is_some(),
+            "a limit of each endpoint is none of gRPC clients: each client has at most the limits of all \
+             endpoints together in flight, wherever",
+        ),
+        (affinity, "session affinity is not kept by gRPC clients"),
+        (
+            settings.tls.is_some(),
+            "TLS to endpoints is up to gRPC clients: the credentials of their channel decide",
+        ),
+    ];
+    let subject = name::cluster(&backend.key);
+    findings.extend(ignored.into_iter().filter(|(is_there, _)| *is_there).map(|(_, message)| {
+        TranslationFinding { subject: subject.clone(), message: message.to_owned() }
+    }));
+}

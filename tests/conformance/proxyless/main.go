@@ -1,0 +1,192 @@
+// Command proxyless is a gRPC client and a gRPC server for tests of Sheave's xDS server.
+//
+//	proxyless serve NAME                 serves at a free port of 127.0.0.1, which it prints
+//	proxyless call TARGET                calls until the standard input ends
+//
+// Both are grpc-go as it is: the client dials TARGET (xds:///...), by the bootstrap file that GRPC_XDS_BOOTSTRAP names.
+// For each line of its standard input, `METHOD COUNT KEY=VALUE...`, it makes COUNT calls of the method, with that
+// metadata, and prints `NAME=CALLS` for each server that has answered, and `failed=CALLS`. `wait NAME` calls until that
+// server has answered, and prints the microseconds that it took. `stream` lines keep calling in the background, without
+// an answer, until `stop`, which prints the sums.
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"sort"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	_ "google.golang.org/grpc/xds"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// patience is longer than any call takes on a busy machine.
+const patience = time.Minute
+
+func main() {
+	var err error
+	switch {
+	case len(os.Args) == 3 && os.Args[1] == "serve":
+		err = serve(os.Args[2])
+	case len(os.Args) == 3 && os.Args[1] == "call":
+		err = call(os.Args[2])
+	default:
+		err = fmt.Errorf("usage: proxyless serve NAME | call TARGET")
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "proxyless:", err)
+		os.Exit(1)
+	}
+}
+
+// serve answers every method with its name, and /shop.Flaky/... with UNAVAILABLE in every second call. SIGTERM stops it
+// gracefully, as a Pod does.
+func serve(name string) error {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	var calls sync.Map
+	answer := func(_ any, stream grpc.ServerStream) error {
+		if err := stream.RecvMsg(new(emptypb.Empty)); err != nil {
+			return err
+		}
+		method, _ := grpc.MethodFromServerStream(stream)
+		if strings.HasPrefix(method, "/shop.Flaky/") {
+			if _, again := calls.LoadOrStore(method, true); !again {
+				return status.Error(codes.Unavailable, "not now")
+			}
+			calls.Delete(method)
+		}
+		if strings.HasPrefix(method, "/shop.Slow/") {
+			<-stream.Context().Done()
+			return stream.Context().Err()
+		}
+		return stream.SendMsg(wrapperspb.String(name))
+	}
+	server := grpc.NewServer(grpc.UnknownServiceHandler(answer))
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM)
+	go func() {
+		<-signals
+		server.GracefulStop()
+	}()
+	fmt.Println(listener.Addr())
+	return server.Serve(listener)
+}
+
+// tally counts calls by the server that has answered; those that failed by their status.
+type tally struct {
+	lock   sync.Mutex
+	counts map[string]int
+}
+
+func (t *tally) add(name string) {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	t.counts[name]++
+}
+
+func (t *tally) print() {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	var words []string
+	for name, count := range t.counts {
+		words = append(words, fmt.Sprintf("%s=%d", name, count))
+	}
+	sort.Strings(words)
+	fmt.Println(strings.Join(words, " "))
+}
+
+func call(target string) error {
+	connection, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	var background sync.WaitGroup
+	var streamed *tally
+	stop := func() {}
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		words := strings.Fields(lines.Text())
+		switch words[0] {
+		case "wait":
+			begun := time.Now()
+			for {
+				name, err := invoke(connection, "/shop.Cart/Get", nil)
+				if err == nil && name == words[1] {
+					break
+				}
+				if time.Since(begun) > patience {
+					return fmt.Errorf("%s has not answered: %v", words[1], err)
+				}
+			}
+			fmt.Println(time.Since(begun).Microseconds())
+		case "stream":
+			streamed = &tally{counts: map[string]int{"failed": 0}}
+			var running context.Context
+			running, stop = context.WithCancel(context.Background())
+			for range 4 {
+				background.Go(func() { stream(running, connection, words[1], streamed) })
+			}
+		case "stop":
+			stop()
+			background.Wait()
+			streamed.print()
+		default:
+			count, err := strconv.Atoi(words[1])
+			if err != nil {
+				return err
+			}
+			counted := &tally{counts: map[string]int{"failed": 0}}
+			for range count {
+				record(connection, words[0], words[2:], counted)
+			}
+			counted.print()
+		}
+	}
+	return lines.Err()
+}
+
+func stream(running context.Context, connection *grpc.ClientConn, method string, counted *tally) {
+	for running.Err() == nil {
+		record(connection, method, nil, counted)
+	}
+}
+
+func record(connection *grpc.ClientConn, method string, fields []string, counted *tally) {
+	name, err := invoke(connection, method, fields)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, method, err)
+		counted.add("failed")
+		name = status.Code(err).String()
+	}
+	counted.add(name)
+}
+
+func invoke(connection *grpc.ClientConn, method string, fields []string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for _, field := range fields {
+		key, value, _ := strings.Cut(field, "=")
+		ctx = metadata.AppendToOutgoingContext(ctx, key, value)
+	}
+	answer := new(wrapperspb.StringValue)
+	err := connection.Invoke(ctx, method, new(emptypb.Empty), answer, grpc.WaitForReady(false))
+	return answer.Value, err
+}
