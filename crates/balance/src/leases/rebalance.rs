@@ -81,9 +81,20 @@ impl LeaseTable {
             let mut asking: Vec<_> = self.live_links(now).filter_map(asks).collect();
             asking.sort_unstable();
             for ((is_ahead, ..), Reverse(unmet), peer) in asking {
-                self.give_to(key, peer, unmet.min(self.available(key, !is_ahead, now)));
+                let asked = unmet.min(self.available(key, !is_ahead, now));
+                let unasked = if asked > 0 { self.unasked(key, peer, asked, now) } else { 0 };
+                self.give_to(key, peer, asked + unasked);
             }
         }
+    }
+
+    /// Returns the number of slots that a peer gets beyond those that it asks for: those beyond our
+    /// fair part that it lacks for its own. It would ask for them soon, with a message of its own.
+    fn unasked(&self, key: PoolKey, peer: SocketAddr, asked: u32, now: Time) -> u32 {
+        let Some(theirs) = self.links[&peer].state_of(key) else { return 0 };
+        let spare = self.available(key, false, now).saturating_sub(asked);
+        let fair = self.overview(key, now).fair_part(&theirs).floor() as u32;
+        spare.min(fair.saturating_sub(theirs.free))
     }
 
     /// Returns the number of free slots that we can give away.

@@ -39,19 +39,19 @@ pub(crate) struct MessageIntervals {
 }
 
 impl MessageIntervals {
-    /// While there is credit for messages.
+    /// While there is credit for messages. News may wait, so that there is credit when requests do.
     pub(crate) const FAST: Self = Self {
         urgent: Duration::ZERO,
-        news: TICK,
-        acknowledgement: Duration::from_millis(40),
-        repeat: Duration::from_millis(80),
+        news: Duration::from_millis(40),
+        acknowledgement: Duration::from_millis(150),
+        repeat: Duration::from_millis(200),
     };
 
     /// Once more messages were sent than the requests pay for.
     pub(crate) const SLOW: Self = Self {
-        urgent: TICK,
+        urgent: Duration::from_millis(15),
         news: Duration::from_millis(100),
-        acknowledgement: Duration::from_millis(100),
+        acknowledgement: Duration::from_millis(150),
         repeat: Duration::from_millis(200),
     };
 }

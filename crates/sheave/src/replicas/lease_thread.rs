@@ -32,8 +32,11 @@ use crate::authority::AuthorityKeeper;
 use crate::failure::Failure;
 use crate::flags::ReplicaFlags;
 
-/// Shortest interval between two steps of the table.
-const STEP_INTERVAL: Duration = Duration::from_millis(1);
+/// Longest pause after a step of the table: events that come together share a step.
+const MAX_PAUSE: Duration = Duration::from_millis(1);
+/// Length of the pause in relation to the step: steps take at most a tenth of a core. A slot that is borrowed takes
+/// three steps, so pauses lengthen waits.
+const PAUSE_FACTOR: u32 = 9;
 /// Interval at which the address of the previous process is tried.
 const REBIND_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval at which the state is written for readers.
@@ -261,9 +264,10 @@ impl LeaseDriver {
         }
         self.update_members();
         let mut rebind_at = Instant::now();
+        let mut pause = Duration::ZERO;
         loop {
             // Events that come together are handled together.
-            sleep_until(self.last_step + STEP_INTERVAL).await;
+            sleep_until(self.last_step + pause).await;
             self.last_step = Instant::now();
             let now = clock::now();
             for message in self.leases.step(now) {
@@ -276,6 +280,7 @@ impl LeaseDriver {
             self.send_ticket_keys(&channel, now);
             self.send_tokens(&channel, now);
             self.write_status(now);
+            pause = MAX_PAUSE.min(PAUSE_FACTOR * self.last_step.elapsed());
             let next = self.leases.next_step(now).min(self.reports.next_step());
             let next = instant(next.min(self.ticket_keys.next_step()), now);
             tokio::select! {
