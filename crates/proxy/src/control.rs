@@ -210,6 +210,12 @@ impl BackendDemand {
         self.backend.demand.is_active(window, threshold)
     }
 
+    /// True if the backend has an endpoint.
+    #[must_use]
+    pub fn has_endpoint(&self) -> bool {
+        !self.backend.current().set.members().is_empty()
+    }
+
     /// Arms [`wait_for_rise`](Self::wait_for_rise): the next request that does not get its slot at once ends that wait.
     /// A caller that arms first, then checks the demand, then waits, misses no request.
     pub fn expect_rise(&mut self) {

@@ -26,6 +26,7 @@ use axum::serve::Listener;
 use proxy::{BackendDemand, Proxy};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tonic::transport::server::Connected;
@@ -38,7 +39,7 @@ use externalscaler::{
     GetMetricSpecResponse, GetMetricsRequest, GetMetricsResponse, IsActiveResponse, MetricSpec,
     MetricValue, ScaledObjectRef,
 };
-use stream::stream_changes;
+use stream::{ObservedValue, stream_changes};
 use trigger::ScalerTrigger;
 
 /// The only metric, as KEDA and the HorizontalPodAutoscaler name it.
@@ -46,6 +47,10 @@ const METRIC: &str = "demand";
 
 /// Poll interval for changes of demand without a notification: demand has ended, or it passes a threshold above 0.
 const ACTIVITY_POLL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Interval at which KEDA is told again that a Service without endpoints is active. It forgets a signal if its write to
+/// the Deployment conflicts with another one, as when it has just scaled to zero, and would ask only after 30 s.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Poll interval for changes of the limit per endpoint.
 const SPEC_POLL_INTERVAL: Duration = Duration::from_secs(15);
@@ -201,12 +206,14 @@ impl ScalerService {
         trigger: ScalerTrigger,
         sender: mpsc::Sender<Result<IsActiveResponse, Status>>,
     ) {
+        let mut told_at = Instant::now();
         let observe = || {
             let mut demand = self.demand(&trigger)?;
             // Subscribe before reading the demand, so that no later rise is missed.
             demand.expect_rise();
             let result = demand.is_active(trigger.window, trigger.activation);
             // If the threshold is not 0, a single request does not decide.
+            let is_awaited = result && !demand.has_endpoint();
             let is_first_awaited = !result && trigger.activation == 0.0;
             let risen = async move {
                 match is_first_awaited {
@@ -214,7 +221,11 @@ impl ScalerService {
                     false => pending().await,
                 }
             };
-            Ok((IsActiveResponse { result }, risen))
+            let is_repeated = is_awaited && told_at.elapsed() >= REPEAT_INTERVAL;
+            if is_repeated || !is_awaited {
+                told_at = Instant::now();
+            }
+            Ok(ObservedValue { value: IsActiveResponse { result }, is_repeated, changed: risen })
         };
         stream_changes(sender, ACTIVITY_POLL_INTERVAL, self.report.clone(), observe).await;
     }
@@ -227,7 +238,7 @@ impl ScalerService {
     ) {
         let observe = || {
             let target = target(&trigger, &self.demand(&trigger)?)?;
-            Ok((spec(target), pending()))
+            Ok(ObservedValue { value: spec(target), is_repeated: false, changed: pending() })
         };
         stream_changes(sender, SPEC_POLL_INTERVAL, self.report.clone(), observe).await;
     }

@@ -10,6 +10,15 @@ use tonic::Status;
 
 use crate::report::{ProcessPhase, ProcessReport};
 
+/// A value, as it is now.
+pub(super) struct ObservedValue<T, C> {
+    pub(super) value: T,
+    /// True if the value is sent even if it has not changed.
+    pub(super) is_repeated: bool,
+    /// Ends when the value may have changed.
+    pub(super) changed: C,
+}
+
 /// Sends the value that `observe` returns, at once and on each change, until the client disconnects, the process drains,
 /// or there is an error instead of a value. `observe` is called at this interval, or as soon as the future ends that it
 /// returned with the last value.
@@ -17,15 +26,15 @@ pub(super) async fn stream_changes<T: Clone + PartialEq, C: Future<Output = ()>>
     sender: mpsc::Sender<Result<T, Status>>,
     poll_interval: Duration,
     mut report: watch::Receiver<ProcessReport>,
-    mut observe: impl FnMut() -> Result<(T, C), Status>,
+    mut observe: impl FnMut() -> Result<ObservedValue<T, C>, Status>,
 ) {
     let mut sent = None;
     loop {
-        let (value, changed) = match observe() {
+        let ObservedValue { value, is_repeated, changed } = match observe() {
             Ok(observed) => observed,
             Err(status) => return drop(sender.send(Err(status)).await),
         };
-        if sent.as_ref() != Some(&value) {
+        if is_repeated || sent.as_ref() != Some(&value) {
             sent = Some(value.clone());
             if sender.send(Ok(value)).await.is_err() {
                 return;
@@ -82,7 +91,8 @@ mod tests {
                 rises.mark_unchanged();
                 let risen =
                     async move { rises.changed().await.expect("the test holds the sender") };
-                Ok((observed.borrow().clone()?, risen))
+                let value = observed.borrow().clone()?;
+                Ok(ObservedValue { value, is_repeated: false, changed: risen })
             };
             tokio::spawn(stream_changes(sender, POLL_INTERVAL, reported, observe));
             Self { value, risen, report, stream }
