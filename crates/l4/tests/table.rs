@@ -5,12 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+use ipnet::IpNet;
 use l4::{
     DeliveryMode, DesiredState, EndpointPlace, EndpointSpec, L4Error, L4Table, MapChange,
     MapContents, NO_TABLE, NodeSpec, NodeWay, PodLink, ServiceSpec, TABLE_SIZE, TransportProtocol,
     VipAnnouncement, server_id,
 };
-use ipnet::IpNet;
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 

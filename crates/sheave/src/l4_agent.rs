@@ -43,9 +43,9 @@ use crate::log;
 use crate::signals::{ProcessSignals, SignalRequest};
 use agent::{AgentConfig, AgentError, L4Agent};
 use agent_api::{AgentState, SharedState};
-pub(crate) use overview::{L4EndpointInfo, L4Overview, L4ServiceInfo, L4Traffic};
 use netlink::NetworkChanges;
 use node_lock::NodeLock;
+pub(crate) use overview::{L4EndpointInfo, L4Overview, L4ServiceInfo, L4Traffic};
 use service_plan::ServicePlan;
 use source::{ObjectSource, SourceObjects};
 

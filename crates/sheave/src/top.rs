@@ -21,9 +21,9 @@ use crate::admin::{self, ReplicasResponse};
 use crate::check::print;
 use crate::failure::Failure;
 use crate::flags::TopFlags;
-use screen::{KeyCommand, TerminalScreen};
 use backend_table::BackendTable;
 use l4_table::L4TrafficTable;
+use screen::{KeyCommand, TerminalScreen};
 pub(crate) use table::SortOrder;
 use table::StatisticsTable;
 

@@ -82,7 +82,8 @@ impl L4Overview {
         for (name, node) in &desired.nodes {
             overview.nodes.insert(name.clone(), way_label(&node.way).to_owned());
         }
-        overview.services = desired.services.iter().map(|it| L4ServiceInfo::of(agent, it)).collect();
+        overview.services =
+            desired.services.iter().map(|it| L4ServiceInfo::of(agent, it)).collect();
         overview
     }
 }
