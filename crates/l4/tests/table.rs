@@ -38,7 +38,7 @@ fn service(number: u8, endpoints: Vec<EndpointSpec>) -> ServiceSpec {
         protocol: TransportProtocol::Udp,
         has_client_affinity: false,
         quic_server_id_length: Some(3),
-        source_ranges: (number % 2 == 0).then(|| ranges(number)),
+        source_ranges: number.is_multiple_of(2).then(|| ranges(number)),
         endpoints,
     }
 }
@@ -95,7 +95,11 @@ fn choices(contents: &MapContents, number: u8, allowed: &BTreeSet<SocketAddr>) {
             continue;
         }
         let ranges = contents.source_ranges.iter().filter(|it| it.source.service == value.id);
-        assert_eq!(ranges.count(), if number % 2 == 0 { 2 } else { 0 }, "ranges of {number}");
+        assert_eq!(
+            ranges.count(),
+            if number.is_multiple_of(2) { 2 } else { 0 },
+            "ranges of {number}"
+        );
         let ids = match value.table {
             NO_TABLE => BTreeSet::from([value.endpoint]),
             table => contents.tables[&table].iter().map(|&id| u32::from(id)).collect(),

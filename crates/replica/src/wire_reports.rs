@@ -32,7 +32,7 @@ struct WireDemandReport {
     /// each window. A later version may have more of them.
     #[prost(uint64, repeated, tag = "2")]
     demand_milli: Vec<u64>,
-    /// As those of a route. A sender that does not know the field leaves it out.
+    /// Rates, as a route report has them. A sender that does not know the field leaves it out.
     #[prost(uint64, repeated, tag = "3")]
     rates_milli: Vec<u64>,
 }

@@ -19,8 +19,8 @@ use crate::check::print;
 use crate::failure::Failure;
 use crate::flags::ExplainFlags;
 use crate::metrics_api::ScalingMetric;
-use autoscaler::{Autoscaler, MetricUse, TargetValue};
-use recommendation::{Recommendation, recommend};
+use autoscaler::{AutoscalerObject, MetricUse, TargetValue};
+use recommendation::{ScalingRecommendation, recommend};
 
 /// Maximum number of listed Services and autoscalers.
 const MAX_LISTED: usize = 10;
@@ -73,7 +73,7 @@ impl ServiceName {
 }
 
 /// Autoscalers of the Service's namespace, or the reason why they are not known.
-type KnownAutoscalers = Result<Vec<Autoscaler>, String>;
+type KnownAutoscalers = Result<Vec<AutoscalerObject>, String>;
 
 /// Prints the explanation.
 pub(crate) fn run(service: &ServiceName, flags: &ExplainFlags) -> Result<(), Failure> {
@@ -183,7 +183,7 @@ impl ScalingPage {
         self.put("endpoints", text);
     }
 
-    fn autoscalers(&mut self, backends: &[&BackendInfo], autoscalers: &[Autoscaler]) {
+    fn autoscalers(&mut self, backends: &[&BackendInfo], autoscalers: &[AutoscalerObject]) {
         let namespace = backends.first().map(|it| it.namespace.as_str()).unwrap_or_default();
         let mut has_one = false;
         for autoscaler in autoscalers {
@@ -213,12 +213,12 @@ impl ScalingPage {
     fn autoscaler(
         &mut self,
         backends: &[&BackendInfo],
-        autoscaler: &Autoscaler,
+        autoscaler: &AutoscalerObject,
         used: &[MetricUse],
     ) {
         let spec = &autoscaler.spec;
         let pods = autoscaler.status.current_replicas;
-        let pods = pods.map_or("an unknown number of".to_owned(), |pods| pods.to_string());
+        let pods = pods.map_or_else(|| "an unknown number of".to_owned(), |pods| pods.to_string());
         self.put(
             "autoscaler",
             format!(
@@ -239,7 +239,8 @@ impl ScalingPage {
                 "metric",
                 format!("{} of {} is {value:.2}", used.metric.name(), used.selection),
             );
-            let Recommendation { pods, reasons } = recommend(autoscaler, &used.target, value);
+            let ScalingRecommendation { pods, reasons } =
+                recommend(autoscaler, &used.target, value);
             for reason in reasons {
                 self.put("", reason);
             }

@@ -247,7 +247,7 @@ impl L4Agent {
         for finding in &findings {
             let seen = self.seen.entry(finding.clone()).or_insert_with(|| (Instant::now(), false));
             let is_due = !self.is_unresolved || seen.0.elapsed() >= ANSWER_TIME;
-            if is_due && !std::mem::replace(&mut seen.1, true) {
+            if is_due && !mem::replace(&mut seen.1, true) {
                 let PlanFinding { object, message } = finding;
                 tracing::warn!(object, reason = message, "not served by the data path");
             }

@@ -9,7 +9,7 @@ use crate::metrics_api::{LabelSelector, ScalingMetric};
 
 /// HorizontalPodAutoscaler.
 #[derive(Debug, Deserialize)]
-pub(super) struct Autoscaler {
+pub(super) struct AutoscalerObject {
     pub(super) metadata: ObjectName,
     pub(super) spec: AutoscalerSpec,
     #[serde(default)]
@@ -45,7 +45,7 @@ pub(super) struct MetricSpec {
     #[serde(rename = "type")]
     kind: String,
     external: Option<ExternalSource>,
-    object: Option<ObjectSource>,
+    object: Option<ObjectMetricSource>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -56,7 +56,7 @@ struct ExternalSource {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct ObjectSource {
+struct ObjectMetricSource {
     described_object: ObjectReference,
     metric: MetricIdentifier,
     target: MetricTarget,
@@ -164,7 +164,7 @@ impl MetricSpec {
     /// Returns the name, for people.
     pub(super) fn name(&self) -> String {
         let external = self.external.as_ref().map(|it| &it.metric);
-        match external.or(self.object.as_ref().map(|it| &it.metric)) {
+        match external.or_else(|| self.object.as_ref().map(|it| &it.metric)) {
             Some(metric) => format!("{} {}", self.kind, metric.name),
             None => self.kind.clone(),
         }

@@ -3,7 +3,7 @@
 //! Source: Kubernetes, `pkg/controller/podautoscaler`: `replica_calculator.go`, `horizontal.go`. The recommendations of
 //! the past are known to the controller alone, as are the steps within the period of a policy: reasons say so.
 
-use super::autoscaler::{Autoscaler, ScalingPolicy, ScalingRules, TargetValue};
+use super::autoscaler::{AutoscalerObject, ScalingPolicy, ScalingRules, TargetValue};
 use super::quantity;
 
 /// Difference of demand and target that is ignored
@@ -15,7 +15,7 @@ const DOWN_STABILIZATION_SECONDS: u32 = 300;
 
 /// Number of pods after the next sync, with the reasons.
 #[derive(Debug, PartialEq)]
-pub(super) struct Recommendation {
+pub(super) struct ScalingRecommendation {
     /// `None`: the autoscaler does nothing.
     pub(super) pods: Option<u32>,
     pub(super) reasons: Vec<String>,
@@ -30,17 +30,17 @@ enum ScalingDirection {
 
 /// Returns the next step.
 pub(super) fn recommend(
-    autoscaler: &Autoscaler,
+    autoscaler: &AutoscalerObject,
     target: &TargetValue,
     value: f64,
-) -> Recommendation {
+) -> ScalingRecommendation {
     let mut reasons = Vec::new();
     let pods = decide(autoscaler, target, value, &mut reasons);
-    Recommendation { pods, reasons }
+    ScalingRecommendation { pods, reasons }
 }
 
 fn decide(
-    autoscaler: &Autoscaler,
+    autoscaler: &AutoscalerObject,
     target: &TargetValue,
     value: f64,
     reasons: &mut Vec<String>,
@@ -179,7 +179,7 @@ mod tests {
 
     use super::*;
 
-    fn autoscaler(current: u32, behavior: Value) -> Autoscaler {
+    fn autoscaler(current: u32, behavior: Value) -> AutoscalerObject {
         let value = json!({
             "metadata": { "name": "web" },
             "spec": {
@@ -201,7 +201,7 @@ mod tests {
         target: &TargetValue,
         value: f64,
     ) -> (Option<u32>, String) {
-        let Recommendation { pods, reasons } =
+        let ScalingRecommendation { pods, reasons } =
             recommend(&autoscaler(current, behavior), target, value);
         (pods, reasons.join("; "))
     }
@@ -273,7 +273,7 @@ mod tests {
         check(next(0, &one, 3.0), None, "there are no pods");
         let invalid = TargetValue::Invalid("averageValue \"0\"".to_owned());
         check(next(2, &invalid, 3.0), None, "averageValue \"0\"");
-        let unsynced: Autoscaler = serde_json::from_value(json!({
+        let unsynced: AutoscalerObject = serde_json::from_value(json!({
             "metadata": { "name": "web" },
             "spec": { "scaleTargetRef": { "kind": "Deployment", "name": "web" }, "maxReplicas": 2 },
         }))

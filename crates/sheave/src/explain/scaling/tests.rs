@@ -29,7 +29,7 @@ fn backend(name: &str, demand: f64, cap: Value) -> BackendInfo {
     serde_json::from_value(value).unwrap()
 }
 
-fn autoscaler(metrics: Value) -> Autoscaler {
+fn autoscaler(metrics: Value) -> AutoscalerObject {
     let value = json!({
         "metadata": { "name": "scaler" },
         "spec": {

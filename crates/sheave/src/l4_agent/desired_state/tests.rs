@@ -21,6 +21,7 @@ fn port(number: u16, endpoints: &[(&str, Option<&str>, EndpointState)]) -> Plann
         protocol: TransportProtocol::Tcp,
         has_client_affinity: false,
         quic_server_id_length: None,
+        source_ranges: None,
         endpoints: endpoints.iter().map(endpoint).collect(),
     }
 }

@@ -1,5 +1,6 @@
 //! Tests of the table built from two API responses.
 
+use clap::ValueEnum;
 use serde_json::json;
 
 use super::*;
