@@ -216,7 +216,7 @@ class FiguresTest(unittest.TestCase):
 
     def setUp(self) -> None:
         self.experiment = experiment.find("article-001")
-        everything = self.experiment.settings["variants"]
+        everything = [*self.experiment.settings["variants"], *self.experiment.settings["cluster"]["variants"]]
         self.variants = variants.read(everything, tuple(variant["id"] for variant in everything))
 
     def rows(self) -> list[dict[str, Any]]:
@@ -253,9 +253,11 @@ class FiguresTest(unittest.TestCase):
 
     def _scaling(self, variant: variants.Variant) -> list[dict[str, Any]]:
         ours = variant.scaler == "demand"
-        row = {"clients": 40, "workers": 4, "refused": 900 if ours else 1500, "syncs": 3 if ours else 4}
-        pods = {"last_refusal_second": 50.0, "pods_steady": 10.0, "pods_most": 10, "pod_seconds": 1000.0}
-        return [row | pods | {"p99_ms": 1500.0, "status_502": 0}]
+        refused = {"demand": 900, "cpu": 3000}.get(variant.scaler, 1500)
+        row = {"clients": 40, "workers": 4, "refused": refused, "syncs": 3 if ours else 4}
+        pods = {"last_refusal_second": 50.0, "pods_steady": 10.0, "pods_most": 10}
+        costs = {"pod_seconds": 1000.0, "node_seconds": 300.0}
+        return [row | pods | costs | {"p99_ms": 1500.0, "status_502": 0}]
 
     def test_every_claim_is_about_a_figure_that_a_run_has(self) -> None:
         found = figures(self.rows())
