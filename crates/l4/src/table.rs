@@ -243,7 +243,10 @@ impl<'a> ContentsBuilder<'a> {
         }
         if let Some(ranges) = &service.source_ranges {
             flags |= SERVICE_SOURCE_RANGES;
-            let ranges = ranges.iter().map(|&network| SourceRange::new(id, network));
+            // Networks of the other IP version have no clients here, and ::/0 would have those of IPv4 too.
+            let is_ipv4 = service.address.is_ipv4();
+            let networks = ranges.iter().filter(|it| it.addr().is_ipv4() == is_ipv4);
+            let ranges = networks.map(|&network| SourceRange::new(id, network));
             self.next.source_ranges.extend(ranges);
         }
         let server_id_length = service.quic_server_id_length.unwrap_or_default();

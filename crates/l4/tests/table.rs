@@ -95,11 +95,7 @@ fn choices(contents: &MapContents, number: u8, allowed: &BTreeSet<SocketAddr>) {
             continue;
         }
         let ranges = contents.source_ranges.iter().filter(|it| it.source.service == value.id);
-        assert_eq!(
-            ranges.count(),
-            if number.is_multiple_of(2) { 2 } else { 0 },
-            "ranges of {number}"
-        );
+        assert_eq!(ranges.count(), usize::from(number.is_multiple_of(2)), "ranges of {number}");
         let ids = match value.table {
             NO_TABLE => BTreeSet::from([value.endpoint]),
             table => contents.tables[&table].iter().map(|&id| u32::from(id)).collect(),

@@ -19,7 +19,7 @@ mod source;
 mod node_lock;
 /// State and metrics over HTTP.
 mod agent_api;
-/// What the data path serves, and its traffic.
+/// Services of the data path, and their traffic.
 mod overview;
 /// The endpoint that a connection gets, and why.
 mod flow_report;

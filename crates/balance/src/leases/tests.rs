@@ -156,7 +156,7 @@ fn replica_with_a_queue_gets_the_free_slots_of_a_peer_at_once() {
     assert_eq!(group.shares().iter().sum::<u32>(), CAP);
     for busy in 0..2 {
         group.queued = vec![0; 2];
-        group.pass(TICK * 2);
+        group.pass(TICK * 3);
         group.load(busy);
         assert_eq!(group.shares()[busy], CAP, "without a tick between");
     }
@@ -174,7 +174,7 @@ fn borrowed_slots_reach_a_third_replica_by_way_of_their_lender() {
             group.pass(TICK);
         }
         let waited = group.now.saturating_since(since);
-        assert!(waited <= TICK * 3, "{waited:?}");
+        assert!(waited <= TICK * 4, "{waited:?}");
     }
 }
 

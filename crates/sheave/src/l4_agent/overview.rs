@@ -48,7 +48,7 @@ pub(crate) struct L4EndpointInfo {
     pub(crate) traffic: L4Traffic,
 }
 
-/// What passed this node since the entry is there, in both directions.
+/// Traffic that has passed this node since the entry is there, in both directions.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct L4Traffic {
     pub(crate) packets: u64,

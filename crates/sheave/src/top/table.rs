@@ -1,4 +1,4 @@
-//! What all tables have: the order of rows, lines with a style, and the format of numbers. It knows nothing of the
+//! Parts that all tables have: the order of rows, lines with a style, and the format of numbers. It knows nothing of the
 //! terminal except its width.
 
 use std::time::Duration;

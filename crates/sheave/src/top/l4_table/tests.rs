@@ -32,7 +32,7 @@ fn rates_are_differences_and_the_table_fits_80_columns() {
         text,
         "\
 SERVICE                         CONN/S PACKETS/S   BIT/S          PLACE    STATE
-shop/web 192.…65:443 tcp           100      1500    8.0M
+shop/web 192.0.2.65:443 tcp        100      1500    8.0M
   10.0.0.2:8080                   50.0      1000    4.0M         node-b  serving
   10.0.0.1:8080                   50.0       500    4.0M          local draining
 "
