@@ -6,6 +6,8 @@
 
 /// Demand that other replicas report.
 mod demand;
+/// Newest report of each other replica.
+mod newest;
 /// Rates of requests that other replicas report.
 mod rates;
 /// Refusals of endpoints at other replicas.
@@ -16,9 +18,10 @@ mod outage;
 mod suspicion;
 
 pub use demand::{
-    BackendHash, DEMAND_LIFETIME, DemandMessage, DemandReport, MAX_DEMAND_REPORTS,
-    MAX_REPORTED_DEMAND_MILLI, PeerDemand, REPORTED_WINDOWS, ReportedDemand,
+    BackendHash, DemandMessage, DemandReport, MAX_DEMAND_REPORTS, MAX_REPORTED_DEMAND_MILLI,
+    PeerDemand, REPORTED_WINDOWS, ReportedDemand,
 };
+pub use newest::DEMAND_LIFETIME;
 pub use outage::{MAX_OUTAGE_REPORTS, OutageHints, OutageMessage};
 pub use rates::{
     MAX_REPORTED_RATE_MILLI, MAX_ROUTE_REPORTS, PeerRates, ReportedRates, RouteHash, RouteReport,

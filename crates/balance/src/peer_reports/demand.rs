@@ -3,18 +3,15 @@
 //! A report has averages over fixed windows, computed by the sender from exact integrals. So the
 //! receiver keeps no history, and a replica that has just started knows the whole sum.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::ReportRefusal;
+use super::newest::NewestReports;
 use super::rates::{MAX_ROUTE_REPORTS, ReportedRates, RouteReport};
 use crate::demand::{DemandAverager, LONGEST_WINDOW, RequestDemand, RequestRates};
 use crate::hash::hash;
 use crate::time::Time;
-
-/// Time for which a report counts from its receipt on, unless another one replaces it.
-pub const DEMAND_LIFETIME: Duration = Duration::from_secs(3);
 
 /// Maximum number of reports in a message. With as many
 /// reports of routes, the largest message has 45 kB.
@@ -162,36 +159,30 @@ impl From<ReportedDemand> for RequestDemand {
 /// Demand for one backend at the other replicas: the newest report of each.
 #[derive(Debug, Default)]
 pub struct PeerDemand {
-    /// Reports with the time until which they count.
-    reports: BTreeMap<SocketAddr, (DemandReport, Time)>,
+    reports: NewestReports<DemandReport>,
 }
 
 impl PeerDemand {
     /// Takes the report of a peer. True if the peers have demand now and had none before.
     pub fn record(&mut self, peer: SocketAddr, report: DemandReport, now: Time) -> bool {
-        self.reports.retain(|_, (_, until)| now < *until);
-        let had_demand = self.reports.values().any(|(it, _)| it.present.is_some());
-        self.reports.insert(peer, (report, now + DEMAND_LIFETIME));
+        let had_demand = self.reports.valid(now).any(|it| it.present.is_some());
+        self.reports.record(peer, report, now);
         !had_demand && report.present.is_some()
     }
 
     /// Returns the mean of all peers together over the last `window`.
     pub fn average(&self, window: Duration, now: Time) -> RequestDemand {
-        self.valid(now).map(|report| report.average(window)).sum()
+        self.reports.valid(now).map(|report| report.average(window)).sum()
     }
 
     /// Returns the demand of all peers together, as they have reported it last.
     pub fn present(&self, now: Time) -> RequestDemand {
-        self.valid(now).map(|report| RequestDemand::from(report.present)).sum()
+        self.reports.valid(now).map(|report| RequestDemand::from(report.present)).sum()
     }
 
     /// Returns the rates of requests of all peers together.
     pub fn rates(&self, now: Time) -> RequestRates {
-        self.valid(now).map(|report| RequestRates::from(report.rates)).sum()
-    }
-
-    fn valid(&self, now: Time) -> impl Iterator<Item = &DemandReport> {
-        self.reports.values().filter(move |(_, until)| now < *until).map(|(report, _)| report)
+        self.reports.valid(now).map(|report| RequestRates::from(report.rates)).sum()
     }
 }
 

@@ -1,9 +1,8 @@
 //! Rates of requests that other replicas report, of backends and of routes.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use super::DEMAND_LIFETIME;
+use super::newest::NewestReports;
 use crate::demand::RequestRates;
 use crate::hash::hash;
 use crate::time::Time;
@@ -72,21 +71,18 @@ impl From<ReportedRates> for RequestRates {
 /// Rates of one route at the other replicas: the newest report of each.
 #[derive(Debug, Default)]
 pub struct PeerRates {
-    /// Rates with the time until which they count.
-    reports: BTreeMap<SocketAddr, (ReportedRates, Time)>,
+    reports: NewestReports<ReportedRates>,
 }
 
 impl PeerRates {
     /// Takes the report of a peer.
     pub fn record(&mut self, peer: SocketAddr, rates: ReportedRates, now: Time) {
-        self.reports.retain(|_, (_, until)| now < *until);
-        self.reports.insert(peer, (rates, now + DEMAND_LIFETIME));
+        self.reports.record(peer, rates, now);
     }
 
     /// Returns the rates of all peers together.
     pub fn sum(&self, now: Time) -> RequestRates {
-        let valid = self.reports.values().filter(|(_, until)| now < *until);
-        valid.map(|(rates, _)| RequestRates::from(*rates)).sum()
+        self.reports.valid(now).map(|rates| RequestRates::from(*rates)).sum()
     }
 }
 
