@@ -18,9 +18,9 @@ from lab.article001 import listing, sheave_admin, uwsgi
 from lab.article001.answers import REFUSED, summarize
 from lab.article001.rows import record
 from lab.article001.scalers import RefusalScaler, ReplicaBounds
-from lab.article001.scaling import CLIENTS, SCALED
+from lab.article001.scaling import CLIENTS, SCALED, ScalingSettings
 from lab.article001.variants import Variant
-from lab.article001.work import ServiceTimes, WorkPipe
+from lab.article001.work import WorkPipe
 from lab.bench import Bench, Row
 from lab.child import Child
 from lab.kubernetes import containers
@@ -43,21 +43,9 @@ CHART = ("metricsApi.enabled=true", "replicas=1", "podDisruptionBudget.enabled=f
 
 
 @dataclass(frozen=True)
-class ClusterScalingSettings:
-    """Settings that all variants share."""
+class ClusterScalingSettings(ScalingSettings):
+    """Settings that all variants share. `sync_seconds` is that of the script; autoscalers have the controller's."""
 
-    repetitions: int
-    service: ServiceTimes
-    workers: int
-    clients: int
-    seconds: float
-    # Of the script; autoscalers have that of the cluster's controller.
-    sync_seconds: float
-    start_seconds: float
-    least: int
-    most: int
-    stabilization_seconds: int
-    steady_seconds: float
     # CPU time of a request, and the CPU that a pod requests.
     cpu_seconds: float
     millicores: int
