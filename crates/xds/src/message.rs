@@ -1,8 +1,8 @@
 //! Messages of xDS v3, as far as they are used: hand-written, because the whole of it is 90,000 lines of generated code.
 //!
 //! Fields have the names and numbers of the `.proto` files of Envoy's API, and the types have those of their messages,
-//! with a second word where they have but one. Members of a oneof are optional fields. Tests compare the encoding with
-//! that of the generated code.
+//! with a second word where they have but one. Members of a oneof are optional fields. That the encoding is right is
+//! shown by clients of gRPC's Go library, which has the generated code (tests/conformance/proxyless).
 
 /// Well-known types of Protocol Buffers.
 mod well_known;
