@@ -40,6 +40,12 @@ KINDS = {
 }
 
 
+def python_server(program: str, *env: Object) -> Object:
+    """Returns a container with a server in Python on port 3000. A probe by HTTP would be a request to it."""
+    probe = {"tcpSocket": {"port": 3000}, "periodSeconds": 1}
+    return container("busybox:1", "python3", "-c", program, env=[POD_NAME, *env], readinessProbe=probe)
+
+
 def install() -> None:
     """Starts a cluster with Sheave for the tests of a module; skips them if that is impossible."""
     start_cluster()

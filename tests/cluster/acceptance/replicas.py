@@ -8,9 +8,8 @@ import urllib.request
 from pathlib import Path
 
 from tests.cluster.acceptance import gateway
-from tests.cluster.acceptance.gateway import POD_NAME, SYSTEM, GatewayTest, is_ending
+from tests.cluster.acceptance.gateway import SYSTEM, GatewayTest, is_ending
 from tests.cluster.api import Object
-from tests.cluster.tests.running import container
 
 COUNTING_SERVER = Path(__file__).with_name("counting_server.py")
 # A replica drains for 35 s at most; the machine may be busy.
@@ -23,11 +22,9 @@ class ReplicaGroupTest(GatewayTest):
 
     def serve_counting(self, pods: int, cap: int, long_every: int = 0, **pod_settings: object) -> None:
         """Serves counting pods whose cap is `cap`; by default none of their requests is a long one."""
-        env = [POD_NAME, {"name": "CAP", "value": str(cap)}, {"name": "LONG_EVERY", "value": str(long_every)}]
-        # A probe by HTTP would be counted as a request.
-        probe = {"tcpSocket": {"port": 3000}, "periodSeconds": 1}
-        program = ("python3", "-c", COUNTING_SERVER.read_text())
-        self.serve(pods, container("busybox:1", *program, env=env, readinessProbe=probe), pod_settings=pod_settings)
+        env = ({"name": "CAP", "value": str(cap)}, {"name": "LONG_EVERY", "value": str(long_every)})
+        server = gateway.python_server(COUNTING_SERVER.read_text(), *env)
+        self.serve(pods, server, pod_settings=pod_settings)
 
     def limit(self, **spec: object) -> str:
         """Creates the BackendPolicy of the pods' Service; returns its path."""

@@ -10,11 +10,10 @@ import json
 from collections import Counter
 
 from tests.cluster.acceptance import gateway
-from tests.cluster.acceptance.gateway import POD_NAME, GatewayTest, kubectl
+from tests.cluster.acceptance.gateway import GatewayTest, kubectl
 from tests.cluster.api import Api, ApiError, Object
 from tests.cluster.layout import KUBECONFIG
 from tests.cluster.tests import running
-from tests.cluster.tests.running import container
 
 tearDownModule = running.stop
 
@@ -58,14 +57,7 @@ async def main():
     await server.serve_forever()
 asyncio.run(main())
 """
-IMAGE = container(
-    "busybox:1",
-    "python3",
-    "-c",
-    SERVER,
-    env=[POD_NAME],
-    readinessProbe={"tcpSocket": {"port": 3000}, "periodSeconds": 1},
-)
+IMAGE = gateway.python_server(SERVER)
 
 
 def setUpModule() -> None:

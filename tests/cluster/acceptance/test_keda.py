@@ -43,7 +43,7 @@ def setUpModule() -> None:
     gateway.install_chart("metricsApi.enabled=true", workload="deployment")
 
 
-class AutoscalingTest(ReplicaGroupTest):
+class GuideManifestTest(ReplicaGroupTest):
     def setUp(self) -> None:
         super().setUp()
         self.serve_counting(1, CAP)
@@ -57,7 +57,7 @@ class AutoscalingTest(ReplicaGroupTest):
         return self.api.get(self.path("deployments", "web"))["spec"]["replicas"]
 
 
-class GuideAutoscalerTest(AutoscalingTest):
+class GuideAutoscalerTest(GuideManifestTest):
     """Before KEDA is there: the tests of this file run in the order of their classes' names."""
 
     def test_autoscaler_of_the_guide_follows_the_demand(self) -> None:
@@ -68,7 +68,7 @@ class GuideAutoscalerTest(AutoscalingTest):
             self.assertEqual(self.replicas_wanted(), needed)
 
 
-class KedaTest(AutoscalingTest):
+class KedaTest(GuideManifestTest):
     @classmethod
     def setUpClass(cls) -> None:
         if missing := [it.name for it in programs.KEDA_PROGRAMS if not (PROGRAMS / it.name).is_file()]:

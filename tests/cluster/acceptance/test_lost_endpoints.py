@@ -17,10 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.cluster.acceptance import gateway
-from tests.cluster.acceptance.gateway import POD_NAME, GatewayTest, command
+from tests.cluster.acceptance.gateway import GatewayTest, command
 from tests.cluster.acceptance.load import Load
 from tests.cluster.tests import running
-from tests.cluster.tests.running import container
 
 setUpModule = gateway.install
 tearDownModule = running.stop
@@ -56,14 +55,7 @@ async def main():
     await server.serve_forever()
 asyncio.run(main())
 """
-IMAGE = container(
-    "busybox:1",
-    "python3",
-    "-c",
-    SERVER,
-    env=[POD_NAME],
-    readinessProbe={"tcpSocket": {"port": 3000}, "periodSeconds": 1},
-)
+IMAGE = gateway.python_server(SERVER)
 
 
 def load_tests(loader: unittest.TestLoader, *_: object) -> unittest.TestSuite:
