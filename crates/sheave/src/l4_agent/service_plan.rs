@@ -1,7 +1,10 @@
 //! From objects to the services of the layer-4 data path, wherever their endpoints are. Pure.
 //!
 //! A virtual address is taken as a whole or left to the proxy as a whole: the programs drop what comes to a port of it
-//! that they do not know.
+//! that they do not know. What exceeds the maps is left to it too, the newest Services first.
+
+/// Room in the maps of the kernel.
+mod map_room;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +19,7 @@ use gateway::transparent::BALANCE_ANNOTATION;
 use gateway::{AddressFilter, ApiObject};
 use ipnet::IpNet;
 use l4::TransportProtocol;
+use map_room::MapRoom;
 
 /// Addresses in the statuses of Services, by namespace and name.
 pub(super) type StatusAddresses = BTreeMap<(String, String), Vec<IpAddr>>;
@@ -87,60 +91,44 @@ pub(super) fn plan(
     let mut plan = ServicePlan { nodes: nodes(objects), ..ServicePlan::default() };
     let slices = slices(objects);
     let mut left = BTreeSet::new();
+    let mut room = MapRoom::default();
     let mut ports: BTreeMap<(SocketAddr, u8), PlannedPort> = BTreeMap::new();
     let mut services: Vec<_> = objects.iter().filter_map(load_balancer_service).collect();
     services.sort_by(|a, b| a.metadata.precedence().cmp(&b.metadata.precedence()));
     for service in services {
         let name = (service.metadata.namespace.clone(), service.metadata.name.clone());
         let vips = addresses.get(&name).map_or(&[][..], Vec::as_slice);
+        let slices = slices.get(&(&*name.0, &*name.1)).map_or(&[][..], Vec::as_slice);
         let label = format!("{}/{}", name.0, name.1);
-        if let Some(reason) = reason_for_proxy(service) {
-            left.extend(vips.iter().copied());
-            plan.findings.insert(PlanFinding::new(&label, reason));
-            continue;
+        let mut served = Vec::new();
+        for &vip in vips {
+            match reason_against_address(vip, &plan.nodes) {
+                None => served.push(vip),
+                Some(reason) => {
+                    left.insert(vip);
+                    plan.findings.insert(PlanFinding::new(&label, reason));
+                }
+            }
         }
-        let source_ranges = match load_balancer::source_ranges(&service.spec) {
-            Ok(ranges) => ranges,
+        let planned = match reason_for_proxy(service) {
+            Some(reason) => Err(reason.to_owned()),
+            None => service_ports(service, &served, slices, this_node, &mut plan.findings),
+        };
+        let planned = planned.and_then(|ports| room.take(&ports).map(|()| ports));
+        let service_ports = match planned {
+            Ok(ports) => ports,
             Err(reason) => {
                 left.extend(vips.iter().copied());
                 plan.findings.insert(PlanFinding::new(&label, reason));
                 continue;
             }
         };
-        let slices = slices.get(&(&*name.0, &*name.1)).map_or(&[][..], Vec::as_slice);
-        for vip in vips {
-            if let Some(reason) = reason_against_address(*vip, &plan.nodes) {
-                left.insert(*vip);
-                plan.findings.insert(PlanFinding::new(&label, reason));
-                continue;
-            }
-            for port in &service.spec.ports {
-                let Some(protocol) = protocol(port) else {
-                    let message = format!("port {}: its protocol is not served", port.port);
+        for port in service_ports {
+            match ports.entry((port.address, port.protocol as u8)) {
+                Entry::Vacant(free) => _ = free.insert(port),
+                Entry::Occupied(_) => {
+                    let message = format!("another Service has {} already", port.address);
                     plan.findings.insert(PlanFinding::new(&label, message));
-                    continue;
-                };
-                let planned = PlannedPort {
-                    service: label.clone(),
-                    address: SocketAddr::new(*vip, port.port),
-                    protocol,
-                    has_client_affinity: service.spec.session_affinity.as_deref()
-                        == Some("ClientIP"),
-                    quic_server_id_length: quic_server_id_length(
-                        service,
-                        protocol,
-                        &mut plan.findings,
-                    ),
-                    source_ranges: source_ranges.clone(),
-                    endpoints: endpoints(service, port, vip.is_ipv4(), slices, this_node),
-                };
-                let key = (planned.address, protocol as u8);
-                match ports.entry(key) {
-                    Entry::Vacant(free) => _ = free.insert(planned),
-                    Entry::Occupied(_) => {
-                        let message = format!("another Service has {} already", planned.address);
-                        plan.findings.insert(PlanFinding::new(&label, message));
-                    }
                 }
             }
         }
@@ -153,6 +141,40 @@ pub(super) fn plan(
     }
     plan.ports = taken;
     plan
+}
+
+/// Returns the ports of a Service at its addresses.
+///
+/// # Errors
+/// The reason why the data path cannot serve them.
+fn service_ports(
+    service: &TypedObject<ServiceSpec>,
+    vips: &[IpAddr],
+    slices: &[&EndpointSliceSpec],
+    this_node: &str,
+    findings: &mut BTreeSet<PlanFinding>,
+) -> Result<Vec<PlannedPort>, String> {
+    let label = format!("{}/{}", service.metadata.namespace, service.metadata.name);
+    let source_ranges = load_balancer::source_ranges(&service.spec)?;
+    let mut planned = Vec::new();
+    for port in &service.spec.ports {
+        let Some(protocol) = protocol(port) else {
+            let message = format!("port {}: its protocol is not served", port.port);
+            findings.insert(PlanFinding::new(&label, message));
+            continue;
+        };
+        let quic_server_id_length = quic_server_id_length(service, protocol, findings);
+        planned.extend(vips.iter().map(|vip| PlannedPort {
+            service: label.clone(),
+            address: SocketAddr::new(*vip, port.port),
+            protocol,
+            has_client_affinity: service.spec.session_affinity.as_deref() == Some("ClientIP"),
+            quic_server_id_length,
+            source_ranges: source_ranges.clone(),
+            endpoints: endpoints(service, port, vip.is_ipv4(), slices, this_node),
+        }));
+    }
+    Ok(planned)
 }
 
 fn load_balancer_service(object: &ApiObject) -> Option<&TypedObject<ServiceSpec>> {

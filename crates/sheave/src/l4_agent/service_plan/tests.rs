@@ -247,3 +247,26 @@ fn wrong_annotation_is_reported() {
         ],
     );
 }
+
+#[test]
+fn services_that_exceed_the_maps_are_left_to_the_proxy() {
+    let ranges: Vec<String> =
+        (0..1_000).map(|it| format!("10.{}.{}.0/24", it / 250, it % 250)).collect();
+    let spec = format!(", loadBalancerSourceRanges: [{}]", ranges.join(", "));
+    let mut text = String::new();
+    for number in 0..67 {
+        let metadata =
+            format!(", creationTimestamp: '2026-01-01T00:{:02}:{:02}Z'", number / 60, number % 60);
+        let ips = format!("{{ip: 192.0.3.{number}}}");
+        text += &service(&format!("s{number:02}"), &metadata, &spec, &ips, POD_A);
+    }
+    // It is the newest and has no ranges.
+    text += &service("z", ", creationTimestamp: '2026-02-01T00:00:00Z'", "", VIP, POD_A);
+    let lines = planned(&text);
+    let served = |name: &str| lines.lines().any(|it| it.starts_with(&format!("shop/{name} ")));
+    assert!((0..65).all(|number| served(&format!("s{number:02}"))));
+    assert!(!served("s65") && !served("s66") && served("z"));
+    let findings: Vec<_> = lines.lines().filter(|it| it.starts_with('!')).collect();
+    let reason = "all Services together have more than 65536 source ranges";
+    assert_eq!(findings, [format!("! shop/s65: {reason}"), format!("! shop/s66: {reason}")]);
+}
