@@ -10,6 +10,7 @@ use crate::http2::{CompleteResponse, Http2TestClient, ReceivedRequest, post, sta
 pub const OK: u32 = 0;
 pub const CANCELLED: u32 = 1;
 pub const DEADLINE_EXCEEDED: u32 = 4;
+pub const PERMISSION_DENIED: u32 = 7;
 pub const RESOURCE_EXHAUSTED: u32 = 8;
 pub const UNIMPLEMENTED: u32 = 12;
 pub const UNAVAILABLE: u32 = 14;

@@ -61,8 +61,12 @@ mod backend_policy;
 mod backend_health;
 /// `ClientPolicy`.
 mod client_policy;
+/// Targets of policies of requests.
+mod route_target;
 /// `RateLimitPolicy`.
 mod rate_limit_policy;
+/// `SecurityPolicy`.
+mod security_policy;
 /// `AddressPool`.
 mod address_pool;
 /// `BgpPeer`.
@@ -127,18 +131,19 @@ pub use namespace::{
 pub use network_policy::NetworkPolicySpec;
 pub use node::{NodeAddress, NodeFields, NodeStatus};
 pub use rate_limit_policy::{
-    RateLimitKeySpec, RateLimitKeyType, RateLimitPolicySpec, RateLimitTarget, RateLimitTargetKind,
-    RequestRateLimit,
+    RateLimitKeySpec, RateLimitKeyType, RateLimitPolicySpec, RequestRateLimit,
 };
 pub use read::{parse, read};
 pub use reference_grant::{GrantFrom, GrantTo, ReferenceGrantSpec};
 pub use route::{ParentRef, ServiceRef};
+pub use route_target::{RouteTarget, RouteTargetKind};
 pub use scalar::{
     CidrBlock, CorsOrigin, FieldName, Hostname, IgnoredField, RouteCommunity, TargetPort,
     UnsupportedField,
 };
 pub use schema::schema;
 pub use secret::{ConfigMapSpec, SecretBytes, SecretSpec, SecretText};
+pub use security_policy::{ClientAddressAccess, SecurityPolicySpec};
 pub use service::{
     AddressType, ClientIpAffinity, EndpointConditions, EndpointHint, EndpointHints,
     EndpointSliceSpec, EndpointTargetRef, SERVICE_NAME_LABEL, ServicePort, ServiceSpec,
@@ -197,6 +202,8 @@ pub enum ApiObject {
     ClientPolicy(SharedObject<ClientPolicySpec>),
     /// Request rates of Gateways and routes.
     RateLimitPolicy(SharedObject<RateLimitPolicySpec>),
+    /// A SecurityPolicy.
+    SecurityPolicy(SharedObject<SecurityPolicySpec>),
     /// Addresses for Services of type LoadBalancer.
     AddressPool(SharedObject<AddressPoolSpec>),
     /// A router to which addresses are announced.

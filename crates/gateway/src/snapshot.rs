@@ -9,6 +9,8 @@ mod filter;
 mod settings;
 /// Limits of the rate of requests.
 mod rate_limit;
+/// Clients that may send requests.
+mod security;
 /// TLS termination at listeners, and TLS to endpoints.
 mod tls;
 
@@ -23,6 +25,7 @@ pub use filter::{
     PathRewrite, RedirectAction, RequestUrl, RewriteAction, RouteFilters, UrlScheme,
 };
 pub use rate_limit::{KeyedRateLimit, RateLimitKey, RateLimitSettings};
+pub use security::{ClientAddressRules, SecuritySettings};
 pub use settings::{
     AffinitySettings, BackendSettings, ClientSettings, CongestionControl, EndpointLocation,
     EndpointProtocol, HashKey, Http3Settings, PathSettings, PriorityHeader, PriorityRules,

@@ -69,8 +69,14 @@ mod backend_tls;
 mod backend_transport;
 /// BackendPolicies and ClientPolicies: which policy applies to which target.
 mod policy;
-/// RateLimitPolicies: which limits apply where.
+/// Policies of requests: which of them applies where.
+mod route_policy;
+/// RateLimitPolicies.
 mod rate_limit;
+/// SecurityPolicies.
+mod security;
+/// What policies of all kinds add to a rule.
+mod request_policies;
 /// Revocation of client certificates.
 mod revocation;
 /// Settings of policies with every default filled in.
@@ -91,6 +97,7 @@ use attach::ParentIndex;
 use draft::{RouteDraft, RuleDraft};
 use index::ObjectIndex;
 use report::TranslationReport;
+use request_policies::RequestPolicies;
 
 /// Translates objects, given the settings of the operator.
 pub fn translate(objects: &[ApiObject], settings: &TranslationSettings) -> TranslationResult {
@@ -101,7 +108,7 @@ pub fn translate(objects: &[ApiObject], settings: &TranslationSettings) -> Trans
     index.add(&expansion.objects, &mut report);
     let client_policies = policy::client_policies(&index, &mut report);
     let tls_policies = backend_tls::backend_tls_policies(&index, &mut report);
-    let rate_limits = rate_limit::rate_limit_policies(&index, &mut report);
+    let request_policies = RequestPolicies::new(&index, &mut report);
     let backend_policies = policy::backend_policies(&index, &tls_policies, &mut report);
 
     let mut gateways = listener::gateways(&index, addresses, &mut report);
@@ -145,16 +152,16 @@ pub fn translate(objects: &[ApiObject], settings: &TranslationSettings) -> Trans
     let mut load_balancer_listeners = load_balancers.listeners();
     for route in &routes {
         for draft in &route.rules {
-            let own = rate_limits.of_rule(draft.origin.as_ref());
+            let own = request_policies.of_rule(draft.origin.as_ref());
             let rule = Arc::new(draft.rule(snapshot.rules.len(), &keys, own));
             let attachments = &route.attachments;
-            listeners.add_rule(&gateways, attachments, &draft.matches, &rule, &rate_limits);
+            listeners.add_rule(&gateways, attachments, &draft.matches, &rule, &request_policies);
             service_listeners.add_rule(&route.service_ports, &draft.matches, &rule);
             load_balancer_listeners.add_rule(route, draft, &rule);
             snapshot.rules.push(rule);
         }
     }
-    snapshot.rate_limits = rate_limits.into_limits();
+    snapshot.rate_limits = request_policies.into_rate_limits();
     snapshot.listeners = listeners.into_listeners();
     snapshot.service_ports = service_listeners.port_routes();
     let transparent_services = service_listeners.add_to(&mut snapshot.listeners);

@@ -34,9 +34,9 @@ use gateway::objects::{
     GATEWAY_CONTROLLER, ListenFlag, ListenFlagProtocol, ObjectMeta, ShorthandFlags, read, shorthand,
 };
 use gateway::snapshot::{
-    Backend, BackendSettings, ClientCertificates, EndpointSource, EndpointTls, Listener,
-    ListenerProtocol, RevocationCheck, RouteFilters, Rule, RuleTarget, SniRule, TlsPayload,
-    TransportProtocol, TrustAnchors,
+    Backend, BackendSettings, ClientAddressRules, ClientCertificates, EndpointSource, EndpointTls,
+    Listener, ListenerProtocol, RevocationCheck, RouteFilters, Rule, RuleTarget, SecuritySettings,
+    SniRule, TlsPayload, TransportProtocol, TrustAnchors,
 };
 use gateway::status::{
     GatewayStatus, ListenerStatus, ResourceStatus, StatusCondition, StatusDetail,
@@ -460,6 +460,7 @@ fn special(rule: &Rule, snapshot: &Snapshot) -> Option<String> {
 /// Describes the filters that are set.
 fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> String {
     let mut parts = Vec::new();
+    parts.extend(filters.security.as_ref().map(|it| security(it)));
     parts.extend(filters.rate_limit.map(|it| {
         let limits = &snapshot.rate_limits[it];
         format!("rate limit {} at {}", limits.policy, limits.target)
@@ -495,12 +496,33 @@ fn request(line: &str, snapshot: &Snapshot) -> Option<String> {
             listener.address,
             rule.map_or_else(
                 || "nothing".to_owned(),
-                |it| format!("{}{}", shares(it, snapshot), rate_limit(it, snapshot))
+                |it| format!(
+                    "{}{}{}",
+                    shares(it, snapshot),
+                    security_of(it),
+                    rate_limit(it, snapshot)
+                )
             )
         )
     });
     let answer = answers.by_ref().collect::<Vec<_>>().join("; ");
     Some(quoted(&format!("{text} -> {answer}")))
+}
+
+/// Returns the policy that says which clients may send requests of a rule, if there is one.
+fn security_of(rule: &Rule) -> String {
+    let settings = rule.filters.as_ref().and_then(|filters| filters.security.as_ref());
+    settings.map(|it| format!(", {}", security(it))).unwrap_or_default()
+}
+
+fn security(settings: &SecuritySettings) -> String {
+    let policy = &settings.policy;
+    match &settings.client_addresses {
+        None => format!("security {policy}: nobody"),
+        Some(ClientAddressRules { allowed, denied }) => {
+            format!("security {policy}: allowed {allowed:?}, denied {denied:?}")
+        }
+    }
 }
 
 /// Returns the policy that limits the rate of requests of a rule, if there is one.

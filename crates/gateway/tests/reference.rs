@@ -6,7 +6,8 @@ use std::fs;
 use std::path::Path;
 
 use gateway::objects::{
-    AddressPoolSpec, BackendPolicySpec, BgpPeerSpec, ClientPolicySpec, RateLimitPolicySpec, schema,
+    AddressPoolSpec, BackendPolicySpec, BgpPeerSpec, ClientPolicySpec, RateLimitPolicySpec,
+    SecurityPolicySpec, schema,
 };
 use serde_json::{Map, Value, json};
 
@@ -22,7 +23,7 @@ struct PublishedPolicy {
     is_namespaced: bool,
 }
 
-fn policies() -> [PublishedPolicy; 5] {
+fn policies() -> [PublishedPolicy; 6] {
     [
         PublishedPolicy {
             kind: "BackendPolicy",
@@ -40,6 +41,12 @@ fn policies() -> [PublishedPolicy; 5] {
             kind: "RateLimitPolicy",
             plural: "ratelimitpolicies",
             spec: schema::<RateLimitPolicySpec>(),
+            is_namespaced: true,
+        },
+        PublishedPolicy {
+            kind: "SecurityPolicy",
+            plural: "securitypolicies",
+            spec: schema::<SecurityPolicySpec>(),
             is_namespaced: true,
         },
         PublishedPolicy {

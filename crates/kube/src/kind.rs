@@ -80,6 +80,7 @@ pub(crate) const KINDS: [WatchedKind; 25] = [
     kind_with_entries(SHEAVE, "v1alpha1", "BackendPolicy", "backendpolicies"),
     kind_with_entries(SHEAVE, "v1alpha1", "ClientPolicy", "clientpolicies"),
     kind_with_entries(SHEAVE, "v1alpha1", "RateLimitPolicy", "ratelimitpolicies"),
+    kind_with_entries(SHEAVE, "v1alpha1", "SecurityPolicy", "securitypolicies"),
     WatchedKind {
         is_namespaced: false,
         ..watched_kind(SHEAVE, "v1alpha1", ADDRESS_POOL, "addresspools")

@@ -75,6 +75,10 @@ failures! {
         "too many requests of this client at once").grpc(ResourceExhausted);
     RateLimit => row(429, "http_request_denied", "rate_limit",
         "request exceeds its rate limit").grpc(ResourceExhausted);
+    AccessDenied => row(403, "http_request_denied", "access_denied",
+        "this client may not send requests here");
+    SecurityPolicyInvalid => row(500, "proxy_configuration_error", "security_policy_invalid",
+        "the route's SecurityPolicy is invalid");
     ClientGone => row(499, "http_request_error", "client_disconnected", "client disconnected");
     NoRoute => row(404, "destination_not_found", "no_route", "no route matches the request");
     // Gateway API requires this gRPC code.

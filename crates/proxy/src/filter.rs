@@ -4,6 +4,7 @@
 //! [`codec::head`]); the edits were prepared when the route was translated. Request mirroring is in
 //! [`crate::mirror`].
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use codec::head::{ByteSpan, RequestHead, ResponseHead};
@@ -46,6 +47,17 @@ impl RequestFilters {
         }
         let origin = request.fields.find_span("origin");
         Some(Self { rule: Arc::clone(rule), target, origin, rejection: None })
+    }
+
+    /// Checks if a client with this address may send the request.
+    pub(crate) fn admit(&self, address: impl FnOnce() -> IpAddr) -> Result<(), Failure> {
+        let security = self.rule.filters.as_ref().and_then(|it| it.security.as_ref());
+        let Some(security) = security else { return Ok(()) };
+        match &security.client_addresses {
+            None => Err(Failure::SecurityPolicyInvalid),
+            Some(rules) if rules.admits(address()) => Ok(()),
+            Some(_) => Err(Failure::AccessDenied),
+        }
     }
 
     /// Returns the index of the rate limits of the request.

@@ -181,8 +181,8 @@ fn choose_target(worker: &Worker, rule: &Rule) -> Option<usize> {
     })
 }
 
-/// Rejects a request over its rate limit, and else lets a filter of the route answer in place of an endpoint. If it
-/// returns true, the response's head is ready.
+/// Rejects a request of a client that may not send it, and one over its rate limit; else lets a filter of the route
+/// answer in place of an endpoint. If it returns true, the response's head is ready.
 fn answer_locally(
     context: &mut RequestContext<'_>,
     active_config: &WorkerConfig,
@@ -191,9 +191,10 @@ fn answer_locally(
     let RequestContext { worker, client, exchange, record } = context;
     let Exchange { request, response, filters: filtering, .. } = &mut **exchange;
     let Some(filtering) = filtering else { return Ok(false) };
+    let address = || client.origin.client(&request.fields, &listener.client);
+    filtering.admit(address)?;
     if let Some(limiter) = filtering.rate_limit() {
         let limiter = &active_config.rate_limiters[limiter];
-        let address = || client.origin.client(&request.fields, &listener.client);
         if let Err(rejection) = limiter.admit(worker.index, request, address, record.started) {
             filtering.rejection = Some(rejection);
             return Err(Failure::RateLimit);

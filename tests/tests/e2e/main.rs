@@ -50,6 +50,8 @@ mod reload;
 
 /// Rate limits of requests.
 mod rate_limits;
+/// Clients that are allowed and denied by their addresses.
+mod client_addresses;
 /// Endpoint selection and connection reuse.
 mod choosing;
 /// New endpoints under kept-alive connections.

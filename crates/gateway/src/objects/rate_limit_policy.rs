@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::duration::Duration;
+use super::route_target::RouteTarget;
 
 /// Limits of the rate of requests to a Gateway, a listener, a route or a rule, for all replicas together. A request
 /// over a limit is rejected at once; it does not wait.
@@ -17,7 +18,7 @@ pub struct RateLimitPolicySpec {
     /// own. The most specific policy applies to a request: that of its rule, else of its route, else of its listener,
     /// else of its Gateway. If two policies have the same target, the older one applies.
     #[schemars(length(min = 1, max = 16))]
-    pub target_refs: Vec<RateLimitTarget>,
+    pub target_refs: Vec<RouteTarget>,
     /// The limits. A request must be within each of them; one that is rejected counts in none of them.
     #[schemars(length(min = 1, max = 8))]
     pub limits: Vec<RequestRateLimit>,
@@ -26,39 +27,6 @@ pub struct RateLimitPolicySpec {
     #[serde(default = "too_many_requests")]
     #[schemars(extend("enum" = [429, 503]))]
     pub status: u16,
-}
-
-/// A reference to a Gateway or a route, or to a listener or rule of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct RateLimitTarget {
-    /// The API group of Gateways and routes.
-    #[serde(default = "gateway_group")]
-    #[schemars(extend("enum" = ["gateway.networking.k8s.io"]))]
-    pub group: String,
-    /// The kind of the target.
-    pub kind: RateLimitTargetKind,
-    /// The name of the Gateway or route.
-    #[schemars(extend("format" = "name"))]
-    pub name: String,
-    /// The name of a listener of the Gateway, or of a rule of the route. Default: all.
-    #[schemars(extend("format" = "name"))]
-    pub section_name: Option<String>,
-}
-
-/// A kind that a RateLimitPolicy attaches to.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-pub enum RateLimitTargetKind {
-    /// A Gateway.
-    Gateway,
-    /// An HTTPRoute.
-    #[serde(rename = "HTTPRoute")]
-    HttpRoute,
-    /// A GRPCRoute.
-    #[serde(rename = "GRPCRoute")]
-    GrpcRoute,
 }
 
 /// A limit of the rate of requests.
@@ -101,26 +69,6 @@ pub enum RateLimitKeyType {
     ClientAddress,
     /// The first value of a header field.
     Header,
-}
-
-impl RateLimitTargetKind {
-    /// Returns the kind as it is written.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Gateway => "Gateway",
-            Self::HttpRoute => "HTTPRoute",
-            Self::GrpcRoute => "GRPCRoute",
-        }
-    }
-
-    /// Returns the kind with this name.
-    pub fn find(name: &str) -> Option<Self> {
-        [Self::Gateway, Self::HttpRoute, Self::GrpcRoute].into_iter().find(|it| it.name() == name)
-    }
-}
-
-fn gateway_group() -> String {
-    "gateway.networking.k8s.io".to_owned()
 }
 
 const fn too_many_requests() -> u16 {

@@ -12,8 +12,8 @@ use super::{
     ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec, GatewayClassSpec, GatewaySpec,
     GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec, InvalidObject, ListenerSetSpec,
     NamespaceSpec, NetworkPolicySpec, NodeFields, ObjectMeta, PartialPolicy, RateLimitPolicySpec,
-    ReferenceGrantSpec, SecretSpec, ServiceSpec, SharedObject, StreamRouteSpec, TlsRouteSpec,
-    TypedObject,
+    ReferenceGrantSpec, SecretSpec, SecurityPolicySpec, ServiceSpec, SharedObject, StreamRouteSpec,
+    TlsRouteSpec, TypedObject,
 };
 use crate::problem::{self, ObjectOrigin, ObjectProblem};
 
@@ -143,7 +143,7 @@ const GATEWAY_API_LATER: &[&str] = &[
 ];
 const SHEAVE: &[&str] = &["sheave.dev/v1alpha1"];
 
-static KINDS: [ObjectKind; 24] = [
+static KINDS: [ObjectKind; 25] = [
     ObjectKind {
         name: "Namespace",
         versions: &["v1"],
@@ -275,6 +275,12 @@ static KINDS: [ObjectKind; 24] = [
         versions: SHEAVE,
         schema: LazyLock::new(schema::<RateLimitPolicySpec>),
         read: |reader, raw| reader.read_spec(raw).map(ApiObject::RateLimitPolicy),
+    },
+    ObjectKind {
+        name: "SecurityPolicy",
+        versions: SHEAVE,
+        schema: LazyLock::new(schema::<SecurityPolicySpec>),
+        read: |reader, raw| reader.read_spec(raw).map(ApiObject::SecurityPolicy),
     },
     ObjectKind {
         name: "AddressPool",

@@ -4,11 +4,16 @@
 //! module does not know how a head is stored.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use super::security::SecuritySettings;
 
 /// Changes to requests and responses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteFilters {
-    /// The limits of the rate of requests, which come before all else: an index into
+    /// The clients that may send requests, which comes before all else.
+    pub security: Option<Arc<SecuritySettings>>,
+    /// The limits of the rate of requests, which come before the other filters: an index into
     /// [`Snapshot::rate_limits`](super::Snapshot::rate_limits).
     pub rate_limit: Option<usize>,
     /// Cross-origin requests that are allowed (CORS). A preflight request is answered at once.

@@ -8,13 +8,12 @@ use super::attach::{CommonHosts, RouteAttachment};
 use super::listener::{self, GatewayContext, ListenerContext, listen_port};
 use super::listener_tls::ListenerTlsMode;
 use super::policy::ClientPolicies;
-use super::rate_limit::RateLimitPolicies;
 use super::report::TranslationReport;
+use super::request_policies::RequestPolicies;
 use crate::addresses::AddressAssignment;
 use crate::matching::{HostPattern, RouteMatch, RouteTable};
 use crate::snapshot::{
-    Listener, ListenerProtocol, ListenerTls, RouteFilters, Rule, SniRule, TlsPayload,
-    TransportProtocol,
+    Listener, ListenerProtocol, ListenerTls, Rule, SniRule, TlsPayload, TransportProtocol,
 };
 
 /// The listeners of a Snapshot before their rules are added.
@@ -141,20 +140,24 @@ impl ListenerDrafts {
         }
     }
 
-    /// Adds a rule at every listener that its route has attached to. If it has no rate limits, it has those of the
-    /// listener there.
+    /// Adds a rule at every listener that its route has attached to. It has the policies of the listener there, as far as
+    /// it has none of its own.
     pub(super) fn add_rule(
         &mut self,
         gateways: &[GatewayContext<'_>],
         attachments: &[RouteAttachment],
         matches: &[Arc<RouteMatch>],
         rule: &Arc<Rule>,
-        rate_limits: &RateLimitPolicies<'_>,
+        policies: &RequestPolicies<'_>,
     ) {
         for attachment in attachments {
             let gateway = &gateways[attachment.gateway];
             let listener = &gateway.listeners[attachment.listener];
-            let rule = &limited(rule, rate_limits.of_listener(gateway, listener));
+            let added = policies.of_listener(gateway, listener).fill(rule.filters.as_deref());
+            let rule = &added.map_or_else(
+                || Arc::clone(rule),
+                |filters| Arc::new(Rule { filters: Some(Box::new(filters)), ..Rule::clone(rule) }),
+            );
             for address in sockets(gateway, listener) {
                 let index = self.indices[&(address, listener.protocol.transport())];
                 if listener.protocol == listener::ProtocolType::Tls {
@@ -183,17 +186,6 @@ impl ListenerDrafts {
         };
         self.listeners.into_iter().zip(self.sni_rules).map(with_tls).collect()
     }
-}
-
-/// Returns the rule with the rate limits of a listener, unless it has its own.
-fn limited(rule: &Arc<Rule>, of_listener: Option<usize>) -> Arc<Rule> {
-    let own = rule.filters.as_ref().and_then(|filters| filters.rate_limit);
-    if own.is_some() || of_listener.is_none() {
-        return Arc::clone(rule);
-    }
-    let filters = rule.filters.as_deref().cloned().unwrap_or_default();
-    let filters = RouteFilters { rate_limit: of_listener, ..filters };
-    Arc::new(Rule { filters: Some(Box::new(filters)), ..Rule::clone(rule) })
 }
 
 /// Returns the protocol of a new address, without rules.

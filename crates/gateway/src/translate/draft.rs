@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::attach::RouteAttachment;
+use super::request_policies::RulePolicies;
 use super::transparent::PortAttachment;
 use crate::matching::RouteMatch;
 use crate::snapshot::{
@@ -74,26 +75,21 @@ impl RuleDraft {
         targets.filter_map(|target| target.key.as_ref()).chain(mirrors)
     }
 
-    /// Returns the rule, with backends as indices into the sorted keys of all backends, and the index of its limits.
-    pub(super) fn rule(
-        &self,
-        index: usize,
-        keys: &[BackendKey],
-        rate_limit: Option<usize>,
-    ) -> Rule {
+    /// Returns the rule, with backends as indices into the sorted keys of all backends, and with its policies.
+    pub(super) fn rule(&self, index: usize, keys: &[BackendKey], policies: RulePolicies) -> Rule {
         let target = |draft: &TargetDraft| WeightedTarget {
             target: draft
                 .key
                 .as_ref()
                 .map_or(RuleTarget::Unresolved, |key| RuleTarget::Backend(place(key, keys))),
             weight: draft.weight,
-            filters: draft.filters.filters(keys, None),
+            filters: draft.filters.filters(keys, RulePolicies::default()),
         };
         Rule {
             index,
             name: Arc::clone(&self.name),
             targets: self.targets.iter().map(target).collect(),
-            filters: self.filters.filters(keys, rate_limit),
+            filters: self.filters.filters(keys, policies),
             request_timeout: self.request_timeout,
             attempt_timeout: self.attempt_timeout,
             retry: self.retry.clone(),
@@ -109,13 +105,14 @@ impl TargetDraft {
 }
 
 impl FiltersDraft {
-    fn filters(&self, keys: &[BackendKey], rate_limit: Option<usize>) -> Option<Box<RouteFilters>> {
+    fn filters(&self, keys: &[BackendKey], policies: RulePolicies) -> Option<Box<RouteFilters>> {
         let mirror = |(key, share): &(BackendKey, MirrorFraction)| MirrorPolicy {
             backend: place(key, keys),
             share: *share,
         };
         let mirrors = self.mirrors.iter().map(mirror).collect();
-        let filters = RouteFilters { mirrors, rate_limit, ..self.filters.clone() };
+        let RulePolicies { rate_limit, security } = policies;
+        let filters = RouteFilters { mirrors, rate_limit, security, ..self.filters.clone() };
         (filters != RouteFilters::default()).then(|| Box::new(filters))
     }
 }

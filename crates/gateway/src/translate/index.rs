@@ -11,13 +11,14 @@ use crate::objects::{
     ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec, GatewayClassSpec, GatewaySpec, GrantFrom,
     GrantTo, GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec, InvalidObject,
     LabelSelector, ListenerSetSpec, NamespaceSpec, NetworkPolicySpec, ObjectMeta, PartialPolicy,
-    RateLimitPolicySpec, ReferenceGrantSpec, SecretSpec, ServiceSpec, StreamRouteSpec,
-    TlsRouteSpec, TypedObject, namespace_labels,
+    RateLimitPolicySpec, ReferenceGrantSpec, SecretSpec, SecurityPolicySpec, ServiceSpec,
+    StreamRouteSpec, TlsRouteSpec, TypedObject, namespace_labels,
 };
 use crate::translation_settings::TranslationSettings;
 
 pub(super) const BACKEND_POLICY: &str = "BackendPolicy";
 pub(super) const RATE_LIMIT_POLICY: &str = "RateLimitPolicy";
+pub(super) const SECURITY_POLICY: &str = "SecurityPolicy";
 pub(super) const BACKEND_TLS_POLICY: &str = "BackendTLSPolicy";
 
 /// A namespace and a name.
@@ -60,6 +61,7 @@ pub(super) struct ObjectIndex<'a> {
     pub(super) backend_policies: ObjectsByName<'a, BackendPolicySpec>,
     pub(super) client_policies: ObjectsByName<'a, ClientPolicySpec>,
     pub(super) rate_limit_policies: ObjectsByName<'a, RateLimitPolicySpec>,
+    pub(super) security_policies: ObjectsByName<'a, SecurityPolicySpec>,
     /// By name only, because pools have no namespace.
     pub(super) address_pools: ObjectsByName<'a, AddressPoolSpec>,
     /// By name only, because routers have no namespace.
@@ -171,6 +173,9 @@ impl<'a> ObjectIndex<'a> {
                 }
                 ApiObject::RateLimitPolicy(it) => {
                     add(&mut index.rate_limit_policies, RATE_LIMIT_POLICY, name(it), it, report);
+                }
+                ApiObject::SecurityPolicy(it) => {
+                    add(&mut index.security_policies, SECURITY_POLICY, name(it), it, report);
                 }
                 ApiObject::AddressPool(pool) => {
                     let name = ("", &*pool.metadata.name);

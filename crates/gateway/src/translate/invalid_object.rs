@@ -3,13 +3,15 @@
 use std::slice;
 
 use super::attach::{AttachmentRequest, ParentIndex};
-use super::index::{BACKEND_POLICY, ObjectIndex, RATE_LIMIT_POLICY};
+use super::index::{BACKEND_POLICY, ObjectIndex, RATE_LIMIT_POLICY, SECURITY_POLICY};
 use super::listener::{GatewayContext, is_gateway_api, is_ours};
 use super::listener_set;
 use super::report::{TranslationReport, ValidationFault, condition};
+use super::route_policy::RoutePolicy;
 use crate::addresses::AddressAssignment;
 use crate::objects::{
-    InvalidObject, InvalidObjectTarget, ObjectMeta, ParentRef, RateLimitTargetKind, TypedObject,
+    InvalidObject, InvalidObjectTarget, ObjectMeta, ParentRef, RateLimitPolicySpec,
+    RouteTargetKind, SecurityPolicySpec, TypedObject,
 };
 use crate::status::{
     ConditionReason, ConditionType, GatewayStatus, ParentStatus, StatusCondition, StatusDetail,
@@ -30,7 +32,7 @@ pub(super) fn statuses(
             listener_set::KIND => listener_set(object, gateways, report),
             BACKEND_POLICY => policy("Service", object, report),
             "ClientPolicy" => policy("Gateway", object, report),
-            RATE_LIMIT_POLICY => policy("Gateway", object, report),
+            RATE_LIMIT_POLICY | SECURITY_POLICY => policy("Gateway", object, report),
             "BgpPeer" => {
                 let refused =
                     refusal(ConditionType::Accepted, ConditionReason::Invalid, &object.spec);
@@ -126,11 +128,15 @@ fn policy(
     if object.spec.partial_policy.is_some() {
         return;
     }
-    let message = format!("{}; the policy does not apply", object.spec.message);
+    let consequence = match object.spec.kind {
+        SECURITY_POLICY => SecurityPolicySpec::CONSEQUENCE,
+        _ => RateLimitPolicySpec::CONSEQUENCE,
+    };
+    let message = format!("{}; {consequence}", object.spec.message);
     let kind_of = |target: &InvalidObjectTarget| {
-        let is_one_of_several = object.spec.kind == RATE_LIMIT_POLICY;
+        let is_one_of_several = [RATE_LIMIT_POLICY, SECURITY_POLICY].contains(&object.spec.kind);
         let kind = target.kind.as_deref().filter(|_| is_one_of_several)?;
-        RateLimitTargetKind::find(kind).map(RateLimitTargetKind::name)
+        RouteTargetKind::find(kind).map(RouteTargetKind::name)
     };
     let status = |target: &InvalidObjectTarget| TargetStatus {
         kind: kind_of(target).unwrap_or(target_kind),

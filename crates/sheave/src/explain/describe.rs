@@ -7,10 +7,11 @@ use gateway::matching::{
     RuleVerdict, UnmetCondition, ValuePattern,
 };
 use gateway::snapshot::{
-    AllowList, CongestionControl, EndpointSpec, HeaderEdits, Http3Settings, KeyedRateLimit,
-    ListenerTls, MirrorPolicy, PathRewrite, RateLimitKey, RateLimitSettings, RedirectAction,
-    RouteFilters, Rule, Snapshot, TlsPayload,
+    AllowList, ClientAddressRules, CongestionControl, EndpointSpec, HeaderEdits, Http3Settings,
+    KeyedRateLimit, ListenerTls, MirrorPolicy, PathRewrite, RateLimitKey, RateLimitSettings,
+    RedirectAction, RouteFilters, Rule, SecuritySettings, Snapshot, TlsPayload,
 };
+use ipnet::IpNet;
 
 use super::request::ExplainRequest;
 
@@ -156,6 +157,7 @@ pub(super) fn endpoints(endpoints: &[EndpointSpec]) -> Vec<String> {
 /// Describes filters in the order in which they are applied.
 pub(super) fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> Vec<String> {
     let RouteFilters {
+        security,
         rate_limit,
         cors,
         redirect,
@@ -164,7 +166,7 @@ pub(super) fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> Vec<String
         response_headers,
         mirrors,
     } = filters;
-    let mut lines = Vec::new();
+    let mut lines: Vec<_> = security.iter().map(|it| security_line(it)).collect();
     if let Some(limits) = rate_limit.map(|index| &snapshot.rate_limits[index]) {
         lines.extend(limits.limits.iter().map(|limit| rate_limit_line(limits, limit)));
     }
@@ -186,6 +188,23 @@ pub(super) fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> Vec<String
     lines.extend(edits("response", response_headers));
     lines.extend(mirrors.iter().map(|mirror| mirror_line(mirror, snapshot)));
     lines
+}
+
+fn security_line(settings: &SecuritySettings) -> String {
+    let rule = match &settings.client_addresses {
+        None => "500 for all clients: the policy is invalid".to_owned(),
+        Some(ClientAddressRules { allowed, denied }) => {
+            let list = |networks: &[IpNet]| {
+                let texts: Vec<_> = networks.iter().map(ToString::to_string).collect();
+                texts.join(", ")
+            };
+            let allowed = (!allowed.is_empty()).then(|| format!("from {}", list(allowed)));
+            let denied = (!denied.is_empty()).then(|| format!("not from {}", list(denied)));
+            let parts: Vec<_> = allowed.into_iter().chain(denied).collect();
+            format!("clients {}, else 403", parts.join(", "))
+        }
+    };
+    format!("{rule} (SecurityPolicy {})", settings.policy)
 }
 
 fn rate_limit_line(policy: &RateLimitSettings, keyed: &KeyedRateLimit) -> String {

@@ -81,8 +81,11 @@ fn entry(rule: &Rule, backends: &[Backend], find: &mut impl FnMut(String)) -> Ro
 
 /// Returns the filter without which a request must not be served.
 fn obstacle(filters: &RouteFilters) -> Option<&'static str> {
-    let obstacles =
-        [(filters.redirect.is_some(), "a redirect"), (filters.rewrite.is_some(), "a rewrite")];
+    let obstacles = [
+        (filters.security.is_some(), "a check of the client"),
+        (filters.redirect.is_some(), "a redirect"),
+        (filters.rewrite.is_some(), "a rewrite"),
+    ];
     obstacles.into_iter().find(|(is_there, _)| *is_there).map(|(_, what)| what)
 }
 

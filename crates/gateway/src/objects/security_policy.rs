@@ -1,0 +1,40 @@
+//! `SecurityPolicy` (sheave.dev/v1alpha1): which clients may send requests to Gateways and routes.
+//!
+//! The doc comments become the reference page and the descriptions of the CRD. Each one states the unit, default and
+//! limit if the schema does not.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::route_target::RouteTarget;
+use super::scalar::CidrBlock;
+
+/// The clients that may send requests to a Gateway, a listener, a route or a rule. A request of another client is
+/// answered with 403, a gRPC call with PERMISSION_DENIED. If the policy is invalid, all requests to its targets are
+/// answered with 500.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SecurityPolicySpec {
+    /// The Gateways and routes to which the policy applies, in the policy's namespace. The most specific policy applies
+    /// to a request: that of its rule, else of its route, else of its listener, else of its Gateway. If two policies
+    /// have the same target, the older one applies.
+    #[schemars(length(min = 1, max = 16))]
+    pub target_refs: Vec<RouteTarget>,
+    /// The addresses of clients that may send requests.
+    pub client_addresses: ClientAddressAccess,
+}
+
+/// The addresses of clients that may send requests. The address is that of the connection, or the one that trusted
+/// proxies of the ClientPolicy report.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClientAddressAccess {
+    /// Networks of clients that may send requests, such as 192.0.2.0/24. Default: all.
+    #[serde(default)]
+    #[schemars(length(max = 500))]
+    pub allow: Vec<CidrBlock>,
+    /// Networks of clients that may not, even if `allow` has them.
+    #[serde(default)]
+    #[schemars(length(max = 500))]
+    pub deny: Vec<CidrBlock>,
+}

@@ -1,0 +1,76 @@
+//! What policies of all kinds add to a rule.
+
+use std::sync::Arc;
+
+use super::draft::RuleOrigin;
+use super::index::ObjectIndex;
+use super::listener::{GatewayContext, ListenerContext};
+use super::rate_limit::RateLimitPolicies;
+use super::report::TranslationReport;
+use super::route_policy::route_policies;
+use super::security::SecurityPolicies;
+use crate::snapshot::{RateLimitSettings, RouteFilters, SecuritySettings};
+
+/// The policies that attach to Gateways and routes.
+pub(super) struct RequestPolicies<'a> {
+    rate_limits: RateLimitPolicies<'a>,
+    security: SecurityPolicies<'a>,
+}
+
+/// What policies add to a rule.
+#[derive(Clone, Default)]
+pub(super) struct RulePolicies {
+    pub(super) rate_limit: Option<usize>,
+    pub(super) security: Option<Arc<SecuritySettings>>,
+}
+
+impl<'a> RequestPolicies<'a> {
+    /// Attaches every policy to its targets.
+    pub(super) fn new(index: &ObjectIndex<'a>, report: &mut TranslationReport) -> Self {
+        Self {
+            rate_limits: route_policies(index, &index.rate_limit_policies, report),
+            security: route_policies(index, &index.security_policies, report),
+        }
+    }
+
+    /// Returns what policies of a rule, or of its route, add to it.
+    pub(super) fn of_rule(&self, origin: Option<&RuleOrigin>) -> RulePolicies {
+        RulePolicies {
+            rate_limit: self.rate_limits.of_rule(origin),
+            security: self.security.of_rule(origin).map(|it| Arc::clone(self.security.get(it))),
+        }
+    }
+
+    /// Returns what policies of a listener, or of its Gateway, add to rules that have no policies of that kind.
+    pub(super) fn of_listener(
+        &self,
+        gateway: &GatewayContext<'_>,
+        listener: &ListenerContext<'_>,
+    ) -> RulePolicies {
+        let security = self.security.of_listener(gateway, listener);
+        RulePolicies {
+            rate_limit: self.rate_limits.of_listener(gateway, listener),
+            security: security.map(|it| Arc::clone(self.security.get(it))),
+        }
+    }
+
+    /// Returns the limits of all targets.
+    pub(super) fn into_rate_limits(self) -> Vec<Arc<RateLimitSettings>> {
+        self.rate_limits.into_settings()
+    }
+}
+
+impl RulePolicies {
+    /// Returns the filters of a rule with what it lacks; `None` if it lacks nothing that is here.
+    pub(super) fn fill(self, own: Option<&RouteFilters>) -> Option<RouteFilters> {
+        let own_limit = own.and_then(|it| it.rate_limit);
+        let own_security = own.and_then(|it| it.security.as_ref());
+        let adds_limit = own_limit.is_none() && self.rate_limit.is_some();
+        let adds_security = own_security.is_none() && self.security.is_some();
+        (adds_limit || adds_security).then(|| RouteFilters {
+            rate_limit: own_limit.or(self.rate_limit),
+            security: own_security.cloned().or(self.security),
+            ..own.cloned().unwrap_or_default()
+        })
+    }
+}
