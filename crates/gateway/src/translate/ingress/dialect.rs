@@ -1,5 +1,7 @@
 //! Names of the annotations of other ingress controllers.
 
+use super::annotation::{BackendAnnotation, RedirectAnnotation, RewriteAnnotation};
+
 /// The controller that defines an annotation, which determines the meaning of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnnotationDialect {
@@ -14,94 +16,86 @@ pub(super) enum AnnotationDialect {
 /// The setting that an annotation changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnnotationKey {
-    Affinity,
-    AffinityMode,
-    AppRoot,
-    BackendProtocol,
-    Balance,
-    BodySize,
-    ConnectTimeout,
-    CookieMaxAge,
-    CookieName,
-    /// The name of the affinity cookie; it also enables affinity.
-    CookiePersistence,
-    ForceTls,
-    IdleTimeout,
-    MaxInFlight,
-    /// Buffering of bodies in nginx. Sheave streams bodies.
-    Buffers,
-    PermanentCode,
-    PermanentRedirect,
-    QueueLength,
-    QueueTimeout,
-    Rewrite,
-    TemporalCode,
-    TemporalRedirect,
-    TlsRedirect,
-    TlsRedirectCode,
-    UsesPatterns,
     /// Access control or traffic diversion that is not supported. Requests are rejected, because otherwise they would
     /// pass unchecked or reach the wrong Service.
     AccessControl,
+    /// Connections to endpoints and the choice among them.
+    Backend(BackendAnnotation),
+    /// Nothing, whatever the value: Sheave has no such mechanism, and needs none.
+    NoEffect,
+    /// Behaviour that Sheave always has: that of these values. The message is for other values.
+    Only(&'static [&'static str], &'static str),
+    /// Redirects.
+    Redirect(RedirectAnnotation),
+    /// Changes to requests.
+    Rewrite(RewriteAnnotation),
 }
 
-use AnnotationKey as S;
+use AnnotationKey::{Backend, NoEffect, Only, Redirect, Rewrite};
+use BackendAnnotation as B;
+use RedirectAnnotation as R;
+use RewriteAnnotation as W;
+
+const BODY_SIZE: AnnotationKey = Only(
+    &["0"],
+    "is ignored: the size of bodies is limited per Gateway, by `limits.bodyBytes` of a ClientPolicy",
+);
 
 const NGINX: &[(&str, AnnotationKey)] = &[
-    ("affinity", S::Affinity),
-    ("affinity-mode", S::AffinityMode),
-    ("app-root", S::AppRoot),
-    ("backend-protocol", S::BackendProtocol),
-    ("force-ssl-redirect", S::ForceTls),
-    ("load-balance", S::Balance),
-    ("permanent-redirect", S::PermanentRedirect),
-    ("permanent-redirect-code", S::PermanentCode),
-    ("proxy-body-size", S::BodySize),
-    ("proxy-buffer-size", S::Buffers),
-    ("proxy-buffering", S::Buffers),
-    ("proxy-buffers-number", S::Buffers),
-    ("proxy-busy-buffers-size", S::Buffers),
-    ("proxy-connect-timeout", S::ConnectTimeout),
-    ("proxy-max-temp-file-size", S::Buffers),
-    ("proxy-read-timeout", S::IdleTimeout),
-    ("proxy-request-buffering", S::Buffers),
-    ("proxy-send-timeout", S::IdleTimeout),
-    ("rewrite-target", S::Rewrite),
-    ("session-cookie-max-age", S::CookieMaxAge),
-    ("session-cookie-name", S::CookieName),
-    ("ssl-redirect", S::TlsRedirect),
-    ("temporal-redirect", S::TemporalRedirect),
-    ("temporal-redirect-code", S::TemporalCode),
-    ("use-regex", S::UsesPatterns),
+    ("affinity", Backend(B::Affinity)),
+    ("affinity-mode", Backend(B::AffinityMode)),
+    ("app-root", Redirect(R::AppRoot)),
+    ("backend-protocol", Backend(B::Protocol)),
+    ("force-ssl-redirect", Redirect(R::ForceTls)),
+    ("load-balance", Backend(B::Balance)),
+    ("permanent-redirect", Redirect(R::Permanent)),
+    ("permanent-redirect-code", Redirect(R::Code)),
+    ("proxy-body-size", BODY_SIZE),
+    ("proxy-buffer-size", NoEffect),
+    ("proxy-buffering", NoEffect),
+    ("proxy-buffers-number", NoEffect),
+    ("proxy-busy-buffers-size", NoEffect),
+    ("proxy-connect-timeout", Backend(B::ConnectTimeout)),
+    ("proxy-max-temp-file-size", NoEffect),
+    ("proxy-read-timeout", Backend(B::IdleTimeout)),
+    ("proxy-request-buffering", NoEffect),
+    ("proxy-send-timeout", Backend(B::IdleTimeout)),
+    ("rewrite-target", Rewrite(W::Target)),
+    ("session-cookie-max-age", Backend(B::CookieMaxAge)),
+    ("session-cookie-name", Backend(B::CookieName)),
+    ("ssl-redirect", Redirect(R::Tls)),
+    ("temporal-redirect", Redirect(R::Temporal)),
+    ("temporal-redirect-code", Redirect(R::Code)),
+    ("use-regex", Rewrite(W::UsesPatterns)),
 ];
 
 const HAPROXY_INGRESS: &[(&str, AnnotationKey)] = &[
-    ("affinity", S::Affinity),
-    ("app-root", S::AppRoot),
-    ("backend-protocol", S::BackendProtocol),
-    ("balance-algorithm", S::Balance),
-    ("maxconn-server", S::MaxInFlight),
-    ("maxqueue-server", S::QueueLength),
-    ("redirect-to", S::TemporalRedirect),
-    ("redirect-to-code", S::TemporalCode),
-    ("rewrite-target", S::Rewrite),
-    ("session-cookie-name", S::CookieName),
-    ("ssl-redirect", S::TlsRedirect),
-    ("ssl-redirect-code", S::TlsRedirectCode),
-    ("timeout-connect", S::ConnectTimeout),
-    ("timeout-queue", S::QueueTimeout),
-    ("timeout-server", S::IdleTimeout),
+    ("affinity", Backend(B::Affinity)),
+    ("app-root", Redirect(R::AppRoot)),
+    ("backend-protocol", Backend(B::Protocol)),
+    ("balance-algorithm", Backend(B::Balance)),
+    ("maxconn-server", Backend(B::MaxInFlight)),
+    ("maxqueue-server", Backend(B::QueueLength)),
+    ("redirect-to", Redirect(R::Temporal)),
+    ("redirect-to-code", Redirect(R::Code)),
+    ("rewrite-target", Rewrite(W::Target)),
+    ("session-cookie-name", Backend(B::CookieName)),
+    ("ssl-redirect", Redirect(R::Tls)),
+    ("ssl-redirect-code", Redirect(R::TlsCode)),
+    ("timeout-connect", Backend(B::ConnectTimeout)),
+    ("timeout-queue", Backend(B::QueueTimeout)),
+    ("timeout-server", Backend(B::IdleTimeout)),
 ];
 
 const HAPROXY: &[(&str, AnnotationKey)] = &[
-    ("cookie-persistence", S::CookiePersistence),
-    ("load-balance", S::Balance),
-    ("pod-maxconn", S::MaxInFlight),
-    ("ssl-redirect", S::TlsRedirect),
-    ("ssl-redirect-code", S::TlsRedirectCode),
-    ("timeout-connect", S::ConnectTimeout),
-    ("timeout-queue", S::QueueTimeout),
-    ("timeout-server", S::IdleTimeout),
+    ("cookie-persistence", Backend(B::CookiePersistence)),
+    ("load-balance", Backend(B::Balance)),
+    ("pod-maxconn", Backend(B::MaxInFlight)),
+    ("ssl-redirect", Redirect(R::Tls)),
+    ("ssl-redirect-code", Redirect(R::TlsCode)),
+    ("timeout-connect", Backend(B::ConnectTimeout)),
+    ("timeout-queue", Backend(B::QueueTimeout)),
+    ("timeout-server", Backend(B::IdleTimeout)),
 ];
 
 /// Prefixes of annotations that restrict access or divert requests.
@@ -136,6 +130,14 @@ impl AnnotationDialect {
         let named =
             |(prefix, dialect): (_, Self)| Some((dialect, annotation.strip_prefix(prefix)?));
         Self::ALL.into_iter().find_map(named)
+    }
+
+    /// Returns the unit of a duration without a unit.
+    pub(super) const fn duration_unit(self) -> &'static str {
+        match self {
+            Self::IngressNginx => "s",
+            Self::HaproxyIngress | Self::Haproxy => "ms",
+        }
     }
 
     /// Returns the setting of a name, or `None` if it is unknown.

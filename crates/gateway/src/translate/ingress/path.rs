@@ -1,6 +1,6 @@
 //! Paths of an Ingress: their matches and rewrites.
 
-use super::annotation::{AnnotationSettings, RewriteTarget};
+use super::annotation::{IngressRewrite, RewriteTarget};
 use crate::objects::{
     HttpFilter, HttpFilterType, IngressPath, IngressPathType, PathMatch, PathMatchType,
     PathModifier, PathModifierType, RequestRedirect, UrlRewrite,
@@ -19,12 +19,12 @@ const CAPTURE_SUFFIXES: [(&str, &str); 3] =
 /// Translates a path, or returns why its annotations cannot be applied.
 pub(super) fn translate_path(
     asked: &IngressPath,
-    settings: &AnnotationSettings,
+    settings: &IngressRewrite,
 ) -> Result<PathTranslation, String> {
     let text = asked.path.as_deref().filter(|path| !path.is_empty()).unwrap_or("/");
     let is_exact = asked.path_type == IngressPathType::Exact;
     let has_patterns =
-        settings.uses_patterns || matches!(settings.rewrite, Some(RewriteTarget::Captures(_)));
+        settings.uses_patterns || matches!(settings.target, Some(RewriteTarget::Captures(_)));
     let is_pattern = !is_exact && has_patterns && is_expression(text);
     let kind = match (is_pattern, is_exact) {
         (true, _) => PathMatchType::RegularExpression,
@@ -34,7 +34,7 @@ pub(super) fn translate_path(
     // Regular expressions of nginx match at the beginning of a path, and ignore case.
     let value = if is_pattern { format!("(?i:{text}).*") } else { text.to_owned() };
     let path = PathMatch { kind, value };
-    let modifier = match &settings.rewrite {
+    let modifier = match &settings.target {
         None => return Ok(PathTranslation { path, rewrite: None }),
         Some(RewriteTarget::Captures(target)) => return capture_rewrite(text, target),
         Some(RewriteTarget::Prefix(target)) if kind == PathMatchType::PathPrefix => {

@@ -86,12 +86,12 @@ impl IngressRouteBuilder<'_, '_> {
         }
         let settings = self.annotations;
         let has_certificate = self.class_listeners.has_certificate(host);
-        let wants_tls =
-            settings.forces_tls || has_certificate && settings.tls_redirect.unwrap_or(true);
+        let wants_tls = settings.redirects.forces_tls
+            || has_certificate && settings.redirects.tls.unwrap_or(true);
         let (mut parents, http_parents) =
             (self.class_listeners.https_parents(host), self.class_listeners.http_parents(host));
         // If all requests are redirected anyway, there is no redirect to HTTPS first.
-        if wants_tls && settings.redirect.is_none() && !settings.denies_all {
+        if wants_tls && settings.redirects.all.is_none() && !settings.denies_all {
             let rules = self.tls_redirect_rules(&rules);
             self.route(&format!("{}:tls", text(host)), host, http_parents, rules, expansion);
         } else {
@@ -150,7 +150,7 @@ impl IngressRouteBuilder<'_, '_> {
 
     fn rule(&mut self, path: &IngressPath, field: &str) -> Option<HttpRouteRule> {
         let backend = self.backend(&path.backend, &format!("{field}.backend"));
-        match translate_path(path, self.annotations) {
+        match translate_path(path, &self.annotations.rewrite) {
             Ok(translated) => {
                 Some(self.forwarding_rule(translated.path, translated.rewrite, backend))
             }
@@ -173,7 +173,7 @@ impl IngressRouteBuilder<'_, '_> {
         if self.annotations.denies_all {
             return HttpRouteRule { matches, ..Default::default() };
         }
-        if let Some(redirect) = self.annotations.redirect.clone() {
+        if let Some(redirect) = self.annotations.redirects.all.clone() {
             return HttpRouteRule {
                 matches,
                 filters: vec![path::redirect_filter(redirect)],
@@ -186,7 +186,7 @@ impl IngressRouteBuilder<'_, '_> {
 
     /// Returns a rule that redirects requests for `/` to the root of the application.
     fn app_root(&self) -> Option<HttpRouteRule> {
-        let root = self.annotations.app_root.clone()?;
+        let root = self.annotations.redirects.app_root.clone()?;
         let redirect = RequestRedirect {
             path: Some(PathModifier {
                 kind: PathModifierType::ReplaceFullPath,
@@ -210,7 +210,7 @@ impl IngressRouteBuilder<'_, '_> {
         let redirect = RequestRedirect {
             scheme: Some(RedirectScheme::Https),
             port: (![0, 443].contains(&port)).then_some(port),
-            status_code: self.annotations.tls_redirect_code,
+            status_code: self.annotations.redirects.tls_code,
             ..Default::default()
         };
         let rule = |rule: &HttpRouteRule| HttpRouteRule {
