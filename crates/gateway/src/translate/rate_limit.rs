@@ -85,11 +85,17 @@ impl<'a> RateLimitPolicies<'a> {
         })?;
         let key = (namespace, &*target.name, target.section_name.as_deref());
         let of_kind = self.attachments.entry(target.kind).or_default();
-        of_kind.attach(key, self.limits.len(), &owner.metadata.name).map_err(|older| {
+        let made = settings(owner, spec, target);
+        let is_made = |last: &Arc<RateLimitSettings>| spec.ingress.is_some() && **last == made;
+        let shares_last = self.limits.last().is_some_and(is_made);
+        let position = self.limits.len() - usize::from(shares_last);
+        of_kind.attach(key, position, &owner.metadata.name).map_err(|older| {
             let message = format!("{RATE_LIMIT_POLICY} {older} has this target and is older");
             ValidationFault::new(ConditionReason::Conflicted, field, message)
         })?;
-        self.limits.push(Arc::new(settings(owner, spec, target)));
+        if !shares_last {
+            self.limits.push(Arc::new(made));
+        }
         Ok(())
     }
 
@@ -155,9 +161,13 @@ fn settings(
 ) -> RateLimitSettings {
     let (namespace, name) = owner.name();
     let section = target.section_name.as_deref().map(|it| format!("/{it}")).unwrap_or_default();
+    let label = match &spec.ingress {
+        Some(ingress) => format!("Ingress/{ingress}"),
+        None => format!("{}/{}{section}", target.kind.name(), target.name),
+    };
     RateLimitSettings {
         policy: format!("{namespace}/{name}").into(),
-        target: format!("{}/{}{section}", target.kind.name(), target.name).into(),
+        target: label.into(),
         status: spec.status,
         limits: spec.limits.iter().map(keyed_limit).collect(),
     }
