@@ -4,19 +4,38 @@
 mod value;
 /// Load balancing, affinity, limits and timeouts.
 mod backend;
+/// Canaries.
+mod canary;
+/// Cross-origin requests.
+mod cors;
+/// TLS to endpoints.
+mod endpoint_tls;
+/// Hosts besides those of rules.
+mod host;
+/// Rates of requests.
+mod rate;
 /// Redirects.
 mod redirect;
 /// Changes to the request that an endpoint gets.
 mod rewrite;
 
+use super::super::index::ObjectIndex;
 use super::super::report::TranslationReport;
 use super::dialect::{AnnotationDialect, AnnotationKey};
-use crate::objects::{BackendPolicySpec, IngressSpec, TypedObject};
+use crate::objects::{BackendPolicySpec, CorsFilter, IngressSpec, RequestRateLimit, TypedObject};
 
 pub(super) use backend::BackendAnnotation;
 use backend::BackendAnnotations;
+pub(super) use canary::{CanaryAnnotation, CanaryCondition, CanarySettings};
+pub(super) use cors::CorsAnnotation;
+use cors::CorsAnnotations;
+pub(super) use endpoint_tls::{EndpointTlsAnnotation, EndpointVerification};
+use endpoint_tls::{EndpointTlsAnnotations, own_secret};
+pub(super) use host::{HostAnnotation, IngressHosts};
+pub(super) use rate::RateAnnotation;
+use rate::RateAnnotations;
 pub(super) use redirect::{IngressRedirects, RedirectAnnotation};
-pub(super) use rewrite::{IngressRewrite, RewriteAnnotation, RewriteTarget};
+pub(super) use rewrite::{IngressRewrite, MirrorService, RewriteAnnotation, RewriteTarget};
 
 /// The field path of every problem in annotations.
 pub(super) const FIELD: &str = "metadata.annotations";
@@ -25,11 +44,21 @@ pub(super) const FIELD: &str = "metadata.annotations";
 pub(super) struct AnnotationSettings {
     /// The BackendPolicy of its Services, as far as annotations set it; its targets are not known yet.
     pub(super) policy: BackendPolicySpec,
+    /// Verification of the certificates of endpoints.
+    pub(super) verification: Option<EndpointVerification>,
+    /// Hosts besides those of the rules.
+    pub(super) hosts: IngressHosts,
     /// Changes to requests.
     pub(super) rewrite: IngressRewrite,
     /// The redirects.
     pub(super) redirects: IngressRedirects,
-    /// True if an unsupported annotation restricts access, so that all requests are denied.
+    /// The share of requests, if the Ingress is a canary.
+    pub(super) canary: Option<CanarySettings>,
+    /// Allowed cross-origin requests.
+    pub(super) cors: Option<CorsFilter>,
+    /// The limits of the rate of requests.
+    pub(super) rates: Vec<RequestRateLimit>,
+    /// True if an annotation that restricts access is not supported or invalid, so that all requests are denied.
     pub(super) denies_all: bool,
 }
 
@@ -37,6 +66,11 @@ pub(super) struct AnnotationSettings {
 #[derive(Default)]
 struct AnnotationReader {
     backend: BackendAnnotations,
+    canary: CanarySettings,
+    cors: CorsAnnotations,
+    endpoint_tls: EndpointTlsAnnotations,
+    hosts: IngressHosts,
+    rates: RateAnnotations,
     rewrite: IngressRewrite,
     redirects: IngressRedirects,
     denies_all: bool,
@@ -44,13 +78,20 @@ struct AnnotationReader {
 
 /// Returns all settings of an Ingress. Annotations that are not understood are reported by name.
 pub(super) fn annotation_settings(
+    index: &ObjectIndex<'_>,
     ingress: &TypedObject<IngressSpec>,
     report: &mut TranslationReport,
 ) -> AnnotationSettings {
+    let is_canary = canary::is_canary(&ingress.metadata.annotations);
     let mut reader = AnnotationReader::default();
     for (annotation, value) in &ingress.metadata.annotations {
         let Some((dialect, name)) = AnnotationDialect::find(annotation) else { continue };
         let result = match dialect.setting(name) {
+            // All else is as the main Ingress says.
+            setting if is_canary && !setting.is_some_and(AnnotationKey::applies_to_canaries) => {
+                continue;
+            }
+            Some(AnnotationKey::Canary(_)) if !is_canary => continue,
             Some(setting) => reader.add(dialect, setting, value.trim()),
             None => Err("is not supported and is ignored".to_owned()),
         };
@@ -58,15 +99,36 @@ pub(super) fn annotation_settings(
             report.problem("Ingress", ingress, FIELD, format!("{annotation} {message}"));
         }
     }
-    let AnnotationReader { backend, rewrite, redirects, denies_all } = reader;
-    AnnotationSettings { policy: backend.into_policy(), rewrite, redirects, denies_all }
+    let mut faults = reader.rewrite.remove_ineffective(index, &ingress.metadata.namespace);
+    let mut policy = reader.backend.into_policy();
+    faults.extend(reader.endpoint_tls.ineffective(&policy).into_iter().map(str::to_owned));
+    let verification = reader.endpoint_tls.verification(&ingress.metadata.namespace, &policy);
+    policy.tls.insecure_skip_verify &= verification == Ok(None);
+    let denies_all = reader.denies_all || verification.is_err();
+    let denied = |fault: &String| format!("{fault}: all requests are answered with 500");
+    faults.extend(verification.as_ref().err().map(denied));
+    for fault in faults {
+        let message = format!("nginx.ingress.kubernetes.io/{fault}");
+        report.problem("Ingress", ingress, FIELD, message);
+    }
+    AnnotationSettings {
+        policy,
+        verification: verification.unwrap_or_default(),
+        hosts: reader.hosts,
+        rewrite: reader.rewrite,
+        redirects: reader.redirects,
+        canary: is_canary.then_some(reader.canary),
+        cors: reader.cors.into_filter(),
+        rates: reader.rates.into_limits(),
+        denies_all,
+    }
 }
 
-impl AnnotationSettings {
-    /// True if annotations set anything in the BackendPolicy.
-    pub(super) fn has_policy(&self) -> bool {
-        self.policy != BackendPolicySpec::for_targets(Vec::new())
-    }
+/// Returns the name of the Secret with the certificates of endpoints, if annotations name one of the namespace.
+pub(super) fn endpoint_secret(ingress: &TypedObject<IngressSpec>) -> Option<&str> {
+    let annotation = "nginx.ingress.kubernetes.io/proxy-ssl-secret";
+    let reference = ingress.metadata.annotations.get(annotation)?;
+    own_secret(reference.trim(), &ingress.metadata.namespace)
 }
 
 impl AnnotationReader {
@@ -77,18 +139,35 @@ impl AnnotationReader {
         value: &str,
     ) -> Result<(), String> {
         match setting {
-            AnnotationKey::Backend(setting) => self.backend.add(dialect, setting, value),
+            AnnotationKey::Backend(setting) => {
+                let result = self.backend.add(dialect, setting, value);
+                if setting == BackendAnnotation::MaxPerClient { self.guard(result) } else { result }
+            }
+            AnnotationKey::Canary(setting) => self.canary.add(setting, value),
+            AnnotationKey::Cors(setting) => self.cors.add(setting, value),
+            AnnotationKey::EndpointTls(setting) => {
+                let result = self.endpoint_tls.add(setting, value);
+                self.guard(result)
+            }
+            AnnotationKey::Host(setting) => self.hosts.add(setting, value),
+            AnnotationKey::RateLimit(setting) => {
+                let result = self.rates.add(setting, value);
+                self.guard(result)
+            }
             AnnotationKey::Redirect(setting) => self.redirects.add(setting, value),
             AnnotationKey::Rewrite(setting) => self.rewrite.add(dialect, setting, value),
             AnnotationKey::NoEffect => Ok(()),
             AnnotationKey::Only(values, _) if values.contains(&value) => Ok(()),
             AnnotationKey::Only(_, message) => Err(message.to_owned()),
             AnnotationKey::AccessControl => {
-                self.denies_all = true;
-                let message = "is not supported and restricts access: all requests are \
-                               answered with 500";
-                Err(message.to_owned())
+                self.guard(Err("is not supported and restricts access".to_owned()))
             }
         }
+    }
+
+    /// Denies all requests if an annotation that restricts them is in error.
+    fn guard(&mut self, result: Result<(), String>) -> Result<(), String> {
+        self.denies_all |= result.is_err();
+        result.map_err(|message| format!("{message}: all requests are answered with 500"))
     }
 }

@@ -1,6 +1,12 @@
 //! Names of the annotations of other ingress controllers.
 
-use super::annotation::{BackendAnnotation, RedirectAnnotation, RewriteAnnotation};
+/// Annotations for behaviour that Sheave always has.
+mod fixed;
+
+use super::annotation::{
+    BackendAnnotation, CanaryAnnotation, CorsAnnotation, EndpointTlsAnnotation, HostAnnotation,
+    RateAnnotation, RedirectAnnotation, RewriteAnnotation,
+};
 
 /// The controller that defines an annotation, which determines the meaning of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,33 +27,77 @@ pub(super) enum AnnotationKey {
     AccessControl,
     /// Connections to endpoints and the choice among them.
     Backend(BackendAnnotation),
+    /// Canaries.
+    Canary(CanaryAnnotation),
+    /// Cross-origin requests.
+    Cors(CorsAnnotation),
+    /// TLS to endpoints.
+    EndpointTls(EndpointTlsAnnotation),
+    /// Hosts besides those of rules.
+    Host(HostAnnotation),
     /// Nothing, whatever the value: Sheave has no such mechanism, and needs none.
     NoEffect,
     /// Behaviour that Sheave always has: that of these values. The message is for other values.
     Only(&'static [&'static str], &'static str),
+    /// Rates of requests.
+    RateLimit(RateAnnotation),
     /// Redirects.
     Redirect(RedirectAnnotation),
     /// Changes to requests.
     Rewrite(RewriteAnnotation),
 }
 
-use AnnotationKey::{Backend, NoEffect, Only, Redirect, Rewrite};
+use AnnotationKey::{
+    Backend, Canary, Cors, EndpointTls, Host, NoEffect, RateLimit, Redirect, Rewrite,
+};
 use BackendAnnotation as B;
+use CanaryAnnotation as Y;
+use CorsAnnotation as C;
+use EndpointTlsAnnotation as T;
+use HostAnnotation as H;
 use RedirectAnnotation as R;
 use RewriteAnnotation as W;
-
-const BODY_SIZE: AnnotationKey = Only(
-    &["0"],
-    "is ignored: the size of bodies is limited per Gateway, by `limits.bodyBytes` of a ClientPolicy",
-);
+use fixed::*;
 
 const NGINX: &[(&str, AnnotationKey)] = &[
     ("affinity", Backend(B::Affinity)),
     ("affinity-mode", Backend(B::AffinityMode)),
+    ("affinity-canary-behavior", CANARY_AFFINITY),
     ("app-root", Redirect(R::AppRoot)),
     ("backend-protocol", Backend(B::Protocol)),
+    ("canary", Canary(Y::Enabled)),
+    ("canary-by-cookie", Canary(Y::Cookie)),
+    ("canary-by-header", Canary(Y::Header)),
+    ("canary-by-header-pattern", Canary(Y::HeaderPattern)),
+    ("canary-by-header-value", Canary(Y::HeaderValue)),
+    ("canary-weight", Canary(Y::Weight)),
+    ("canary-weight-total", Canary(Y::WeightTotal)),
+    ("client-body-buffer-size", NoEffect),
+    ("cors-allow-credentials", Cors(C::Credentials)),
+    ("cors-allow-headers", Cors(C::Headers)),
+    ("cors-allow-methods", Cors(C::Methods)),
+    ("cors-allow-origin", Cors(C::Origins)),
+    ("cors-expose-headers", Cors(C::ExposeHeaders)),
+    ("cors-max-age", Cors(C::MaxAge)),
+    ("custom-headers", CUSTOM_HEADERS),
+    ("custom-http-errors", ERROR_PAGES),
+    ("default-backend", SPARE_SERVICE),
+    ("enable-access-log", ACCESS_LOG),
+    ("enable-cors", Cors(C::Enabled)),
     ("force-ssl-redirect", Redirect(R::ForceTls)),
+    ("from-to-www-redirect", Host(H::RedirectsWww)),
+    ("limit-allowlist", UNLIMITED_CLIENTS),
+    ("limit-burst-multiplier", RateLimit(RateAnnotation::BurstMultiplier)),
+    ("limit-connections", Backend(B::MaxPerClient)),
+    ("limit-rate", RESPONSE_RATE),
+    ("limit-rate-after", RESPONSE_RATE),
+    ("limit-rpm", RateLimit(RateAnnotation::PerMinute)),
+    ("limit-rps", RateLimit(RateAnnotation::PerSecond)),
+    ("limit-whitelist", UNLIMITED_CLIENTS),
     ("load-balance", Backend(B::Balance)),
+    ("mirror-host", MIRROR_HOST),
+    ("mirror-request-body", MIRROR_BODY),
+    ("mirror-target", Rewrite(W::Mirror)),
     ("permanent-redirect", Redirect(R::Permanent)),
     ("permanent-redirect-code", Redirect(R::Code)),
     ("proxy-body-size", BODY_SIZE),
@@ -56,17 +106,44 @@ const NGINX: &[(&str, AnnotationKey)] = &[
     ("proxy-buffers-number", NoEffect),
     ("proxy-busy-buffers-size", NoEffect),
     ("proxy-connect-timeout", Backend(B::ConnectTimeout)),
+    ("proxy-cookie-domain", COOKIES),
+    ("proxy-cookie-path", COOKIES),
+    ("proxy-http-version", HTTP_VERSION),
     ("proxy-max-temp-file-size", NoEffect),
+    ("proxy-next-upstream", Backend(B::RetryOn)),
+    ("proxy-next-upstream-timeout", RETRY_TIME),
+    ("proxy-next-upstream-tries", Backend(B::RetryTries)),
     ("proxy-read-timeout", Backend(B::IdleTimeout)),
+    ("proxy-redirect-from", LOCATIONS),
+    ("proxy-redirect-to", LOCATIONS),
     ("proxy-request-buffering", NoEffect),
     ("proxy-send-timeout", Backend(B::IdleTimeout)),
+    ("proxy-ssl-name", EndpointTls(T::Name)),
+    ("proxy-ssl-secret", EndpointTls(T::Secret)),
+    ("proxy-ssl-server-name", NoEffect),
+    ("proxy-ssl-verify", EndpointTls(T::Verifies)),
     ("rewrite-target", Rewrite(W::Target)),
+    ("server-alias", Host(H::Aliases)),
+    ("service-upstream", CLUSTER_ADDRESS),
+    ("session-cookie-change-on-failure", COOKIE_ON_FAILURE),
+    ("session-cookie-conditional-samesite-none", COOKIE_SAME_SITE_NONE),
+    ("session-cookie-domain", COOKIE_DOMAIN),
+    ("session-cookie-expires", Backend(B::CookieExpires)),
     ("session-cookie-max-age", Backend(B::CookieMaxAge)),
     ("session-cookie-name", Backend(B::CookieName)),
+    ("session-cookie-path", COOKIE_PATH),
+    ("session-cookie-samesite", COOKIE_SAME_SITE),
+    ("session-cookie-secure", COOKIE_SECURE),
+    ("ssl-passthrough", Host(H::PassesTls)),
     ("ssl-redirect", Redirect(R::Tls)),
     ("temporal-redirect", Redirect(R::Temporal)),
     ("temporal-redirect-code", Redirect(R::Code)),
+    ("upstream-hash-by", Backend(B::HashKey)),
+    ("upstream-hash-by-subset", HASH_SUBSET),
+    ("upstream-hash-by-subset-size", NoEffect),
+    ("upstream-vhost", Rewrite(W::Host)),
     ("use-regex", Rewrite(W::UsesPatterns)),
+    ("x-forwarded-prefix", Rewrite(W::ForwardedPrefix)),
 ];
 
 const HAPROXY_INGRESS: &[(&str, AnnotationKey)] = &[
@@ -104,7 +181,6 @@ const ACCESS_CONTROL_PREFIXES: &[&str] = &[
     "allowlist",
     "auth-",
     "blacklist",
-    "canary",
     "configuration-snippet",
     "deny-list",
     "denylist",
@@ -117,6 +193,44 @@ const ACCESS_CONTROL_PREFIXES: &[&str] = &[
     "waf",
     "whitelist",
 ];
+
+impl AnnotationKey {
+    /// True if the setting is that of a canary itself; all others are those of the main Ingress.
+    pub(super) fn applies_to_canaries(self) -> bool {
+        let is_own = |setting: BackendAnnotation| match setting {
+            B::Affinity
+            | B::AffinityMode
+            | B::Balance
+            | B::CookieExpires
+            | B::CookieMaxAge
+            | B::CookieName
+            | B::HashKey => true,
+            B::ConnectTimeout
+            | B::CookiePersistence
+            | B::IdleTimeout
+            | B::MaxInFlight
+            | B::MaxPerClient
+            | B::Protocol
+            | B::QueueLength
+            | B::QueueTimeout
+            | B::RetryOn
+            | B::RetryTries => false,
+        };
+        match self {
+            Self::Canary(_) => true,
+            Self::Backend(setting) => is_own(setting),
+            Self::AccessControl
+            | Self::Cors(_)
+            | Self::EndpointTls(_)
+            | Self::Host(_)
+            | Self::NoEffect
+            | Self::Only(..)
+            | Self::RateLimit(_)
+            | Self::Redirect(_)
+            | Self::Rewrite(_) => false,
+        }
+    }
+}
 
 impl AnnotationDialect {
     const ALL: [(&'static str, Self); 3] = [

@@ -2,14 +2,13 @@
 
 use super::annotation::{IngressRewrite, RewriteTarget};
 use crate::objects::{
-    HttpFilter, HttpFilterType, IngressPath, IngressPathType, PathMatch, PathMatchType,
-    PathModifier, PathModifierType, RequestRedirect, UrlRewrite,
+    IngressPath, IngressPathType, PathMatch, PathMatchType, PathModifier, PathModifierType,
 };
 
 /// The match of a path, and its rewrite.
 pub(super) struct PathTranslation {
     pub(super) path: PathMatch,
-    pub(super) rewrite: Option<HttpFilter>,
+    pub(super) rewrite: Option<PathModifier>,
 }
 
 /// Suffixes of regular expressions that capture all that follows a prefix, with the capture.
@@ -44,13 +43,7 @@ pub(super) fn translate_path(
             full_path_modifier(target)
         }
     };
-    Ok(PathTranslation { path, rewrite: Some(rewrite_filter(modifier)) })
-}
-
-/// Returns a redirect as a filter.
-pub(super) fn redirect_filter(redirect: RequestRedirect) -> HttpFilter {
-    let request_redirect = Some(redirect);
-    HttpFilter { request_redirect, ..empty_filter(HttpFilterType::RequestRedirect) }
+    Ok(PathTranslation { path, rewrite: Some(modifier) })
 }
 
 /// Translates a rewrite by captures if it replaces a prefix, as nearly all do.
@@ -70,7 +63,7 @@ fn capture_rewrite(text: &str, target: &str) -> Result<PathTranslation, String> 
     };
     let value = if start.is_empty() { "/" } else { start }.to_owned();
     let path = PathMatch { kind: PathMatchType::PathPrefix, value };
-    Ok(PathTranslation { path, rewrite: Some(rewrite_filter(prefix_modifier(target))) })
+    Ok(PathTranslation { path, rewrite: Some(prefix_modifier(target)) })
 }
 
 fn is_expression(text: &str) -> bool {
@@ -90,24 +83,5 @@ fn prefix_modifier(target: &str) -> PathModifier {
         kind: PathModifierType::ReplacePrefixMatch,
         replace_full_path: None,
         replace_prefix_match: Some(target.to_owned()),
-    }
-}
-
-fn rewrite_filter(path: PathModifier) -> HttpFilter {
-    let url_rewrite = Some(UrlRewrite { hostname: None, path: Some(path) });
-    HttpFilter { url_rewrite, ..empty_filter(HttpFilterType::UrlRewrite) }
-}
-
-fn empty_filter(kind: HttpFilterType) -> HttpFilter {
-    HttpFilter {
-        kind,
-        request_header_modifier: None,
-        response_header_modifier: None,
-        request_mirror: None,
-        request_redirect: None,
-        url_rewrite: None,
-        cors: None,
-        extension_ref: None,
-        external_auth: None,
     }
 }

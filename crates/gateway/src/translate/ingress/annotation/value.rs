@@ -3,13 +3,40 @@
 use crate::matching::PathPattern;
 use crate::objects::Duration;
 
+/// Parses a boolean, in each form that Go's `strconv.ParseBool` accepts.
 pub(super) fn parse_bool(value: &str) -> Result<bool, String> {
-    value.parse().ok().ok_or_else(|| format!("must be `true` or `false`, is {value}"))
+    match value {
+        "true" | "True" | "TRUE" | "t" | "T" | "1" => Ok(true),
+        "false" | "False" | "FALSE" | "f" | "F" | "0" => Ok(false),
+        _ => Err(format!("must be `true` or `false`, is {value}")),
+    }
+}
+
+/// Parses a switch of nginx.
+pub(super) fn parse_switch(value: &str) -> Result<bool, String> {
+    match value {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("must be `on` or `off`, is {value}")),
+    }
 }
 
 pub(super) fn parse_number(value: &str, least: u32, most: u32) -> Result<u32, String> {
     let number = value.parse().ok().filter(|number| (least..=most).contains(number));
     number.ok_or_else(|| format!("must be a whole number from {least} to {most}, is {value}"))
+}
+
+/// Largest number of entries in a list.
+const MAX_ENTRIES: usize = 64;
+
+/// Parses a list that is separated by commas. Empty entries have no meaning.
+pub(super) fn parse_list(value: &str) -> Result<Vec<&str>, String> {
+    let entries = value.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+    let entries: Vec<_> = entries.collect();
+    if entries.len() > MAX_ENTRIES {
+        return Err(format!("must have at most {MAX_ENTRIES} entries, has {}", entries.len()));
+    }
+    Ok(entries)
 }
 
 /// Parses a duration; a number without a unit has the default unit.
