@@ -27,6 +27,10 @@ pub struct RateLimitPolicySpec {
     #[serde(default = "too_many_requests")]
     #[schemars(extend("enum" = [429, 503]))]
     pub status: u16,
+    /// The Ingress whose annotations set the limits; all targets share them. No field of the object.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub ingress: Option<String>,
 }
 
 /// A limit of the rate of requests.

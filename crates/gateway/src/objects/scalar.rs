@@ -95,6 +95,20 @@ pub(super) fn fault(format: &str, text: &str) -> Option<String> {
     Some(message.to_owned())
 }
 
+impl FieldName {
+    /// Parses a name.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        fault("field-name", text).map_or_else(|| Ok(Self(text.to_owned())), Err)
+    }
+}
+
+impl CorsOrigin {
+    /// Parses an origin in lower case.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        fault("origin", text).map_or_else(|| Ok(Self(text.to_owned())), Err)
+    }
+}
+
 impl RouteCommunity {
     /// Parses the notation with colons.
     pub fn parse(text: &str) -> Option<Self> {

@@ -11,14 +11,24 @@ mod class;
 mod annotation;
 /// Annotation names of other controllers.
 mod dialect;
+/// Hosts of Ingresses.
+mod class_hosts;
 /// Listeners: hosts and their certificates.
 mod class_listeners;
+/// References to Services.
+mod backend;
+/// Canary Ingresses, which join others.
+mod canary;
 /// HTTPRoutes from Ingress rules.
 mod route;
 /// Paths and their rewrites.
 mod path;
+/// Filters of derived routes.
+mod filter;
 /// BackendPolicies from annotations.
 mod policy;
+/// RateLimitPolicies from annotations.
+mod rate_limit;
 /// Attribution of problems to Ingresses.
 mod source;
 
@@ -31,8 +41,11 @@ use crate::objects::{
     ApiObject, GatewayName, GatewaySpec, IngressSpec, ObjectMeta, SharedObject, TypedObject,
 };
 use crate::translation_settings::{ControllerNames, TranslationSettings};
-use class::accepted_classes;
+use canary::ClassCanaries;
+use class::{AcceptedIngressClass, accepted_classes};
+use class_hosts::ClassHosts;
 use dialect::AnnotationDialect;
+use route::ClassContext;
 use source::IngressSources;
 
 /// The namespace of the Gateways that represent IngressClasses. It cannot exist in a cluster, because it contains a
@@ -58,7 +71,7 @@ pub fn served_ingresses(
     let mut report = TranslationReport::default();
     let index = ObjectIndex::new(objects, &of_controllers(controllers), &mut report);
     let classes = accepted_classes(&index, &mut report);
-    let of_class = |class: class::AcceptedIngressClass<'_>| {
+    let of_class = |class: AcceptedIngressClass<'_>| {
         let gateway = (NAMESPACE.to_owned(), class.object.metadata.name.clone());
         let served = |ObjectMeta { namespace, name, .. }: &ObjectMeta| ServedIngress {
             namespace: namespace.clone(),
@@ -109,6 +122,7 @@ pub(super) fn secrets<'a>(index: &ObjectIndex<'a>) -> Vec<(&'a str, &'a str)> {
     let ingresses = classes.into_iter().flat_map(|class| class.ingresses);
     let of_ingress = |ingress: &'a TypedObject<IngressSpec>| {
         let names = ingress.spec.tls.iter().filter_map(|tls| tls.secret_name.as_deref());
+        let names = names.chain(annotation::endpoint_secret(ingress));
         names.map(|name| (&*ingress.metadata.namespace, name))
     };
     ingresses.flat_map(of_ingress).collect()
@@ -131,15 +145,25 @@ pub(super) struct IngressExpansion {
 pub(super) fn expand(index: &ObjectIndex<'_>, report: &mut TranslationReport) -> IngressExpansion {
     let mut expansion = IngressExpansion::default();
     for class in accepted_classes(index, report) {
-        if class.ingresses.is_empty() {
+        let ingresses = class.ingresses.iter();
+        let settings: Vec<_> = ingresses
+            .map(|ingress| annotation::annotation_settings(index, ingress, report))
+            .collect();
+        let all = class.ingresses.iter().copied().zip(&settings);
+        let (canaries, mains): (Vec<_>, Vec<_>) = all.partition(|(_, it)| it.canary.is_some());
+        let canaries = ClassCanaries::new(index, &mains, &canaries, report);
+        let (ingresses, settings): (Vec<_>, Vec<_>) = mains.into_iter().unzip();
+        if ingresses.is_empty() {
             continue;
         }
-        let settings: Vec<_> =
-            class.ingresses.iter().map(|it| annotation::annotation_settings(it, report)).collect();
-        let listeners = class_listeners::class_listeners(&class, report);
+        let class = AcceptedIngressClass { object: class.object, ingresses };
+        let hosts = ClassHosts::new(&class, &settings, report);
+        let listeners = class_listeners::class_listeners(&class, &hosts, &settings, report);
         listeners.add(index, &class, &mut expansion);
-        route::add(index, &class, &settings, &listeners, &mut expansion, report);
-        policy::add(index, &class, &settings, &mut expansion, report);
+        let (class, hosts, listeners, canaries) = (&class, &hosts, &listeners, &canaries);
+        let context = ClassContext { index, class, hosts, listeners, canaries };
+        route::add(&context, &settings, &mut expansion, report);
+        policy::add(&context, &settings, &mut expansion, report);
     }
     expansion
 }

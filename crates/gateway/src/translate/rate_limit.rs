@@ -55,9 +55,13 @@ impl RoutePolicy for RateLimitPolicySpec {
 
     fn settings(&self, owner: OwnerObject<'_>, target: &RouteTarget) -> RateLimitSettings {
         let section = target.section_name.as_deref().map(|it| format!("/{it}")).unwrap_or_default();
+        let target = match &self.ingress {
+            Some(ingress) => format!("Ingress/{ingress}"),
+            None => format!("{}/{}{section}", target.kind.name(), target.name),
+        };
         RateLimitSettings {
             policy: full_name(owner).into(),
-            target: format!("{}/{}{section}", target.kind.name(), target.name).into(),
+            target: target.into(),
             status: self.status,
             limits: self.limits.iter().map(keyed_limit).collect(),
         }

@@ -15,7 +15,7 @@ use crate::status::{ConditionReason, ConditionType, StatusDetail, TargetStatus};
 /// A kind of policy that attaches to Gateways and routes. The most specific policy applies to a request, and no other.
 pub(super) trait RoutePolicy {
     /// The settings of one target.
-    type Settings;
+    type Settings: PartialEq;
     /// The kind.
     const KIND: &'static str;
     /// What follows from a policy that is invalid.
@@ -83,7 +83,7 @@ pub(super) fn route_policies<'a, P: RoutePolicy>(
     attached
 }
 
-impl<'a, T> RoutePolicies<'a, T> {
+impl<'a, T: PartialEq> RoutePolicies<'a, T> {
     fn attach<P: RoutePolicy<Settings = T>>(
         &mut self,
         index: &ObjectIndex<'_>,
@@ -100,11 +100,16 @@ impl<'a, T> RoutePolicies<'a, T> {
         let Some(settings) = settings else { return Ok(()) };
         let key = (namespace, &*target.name, target.section_name.as_deref());
         let of_kind = self.attachments.entry(target.kind).or_default();
-        of_kind.attach(key, self.settings.len(), &owner.metadata.name).map_err(|older| {
+        // Targets with the same settings share them: the routes of one Ingress have one limit.
+        let shares_last = self.settings.last().is_some_and(|last| **last == settings);
+        let position = self.settings.len() - usize::from(shares_last);
+        of_kind.attach(key, position, &owner.metadata.name).map_err(|older| {
             let message = format!("{} {older} has this target and is older", P::KIND);
             ValidationFault::new(ConditionReason::Conflicted, field, message)
         })?;
-        self.settings.push(Arc::new(settings));
+        if !shares_last {
+            self.settings.push(Arc::new(settings));
+        }
         Ok(())
     }
 

@@ -1,18 +1,20 @@
 //! Listeners of the Gateway that represents an IngressClass: one for each host, and one with TLS for each host that has
 //! a certificate.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::index::ObjectIndex;
 use super::super::report::TranslationReport;
+use super::annotation::{AnnotationSettings, FIELD};
 use super::class::AcceptedIngressClass;
+use super::class_hosts::{ClassHosts, HostTreatment, root_backend, text};
 use super::source::IngressField;
 use super::{IngressExpansion, NAMESPACE, derived};
 use crate::matching::{HostPattern, HostTrie};
 use crate::objects::{
     AllowedNamespaces, AllowedRoutes, ApiObject, FromNamespaces, GatewayClassSpec, GatewaySpec,
-    GrantFrom, GrantTo, Hostname, IngressClassSpec, IngressRule, IngressSpec, ListenerSpec,
-    ListenerTlsConfig, ObjectRef, ParentRef, ReferenceGrantSpec, TypedObject,
+    GrantFrom, GrantTo, Hostname, IngressClassSpec, IngressSpec, ListenerSpec, ListenerTlsConfig,
+    ObjectRef, ParentRef, ReferenceGrantSpec, TlsModeType, TypedObject,
 };
 
 /// Annotations of an IngressClass that set its ports.
@@ -27,6 +29,10 @@ pub(super) struct ClassListeners<'a> {
     /// The hosts of rules, and the first Ingress of each.
     http: BTreeMap<HostPattern, &'a TypedObject<IngressSpec>>,
     https: BTreeMap<HostPattern, HostCertificate<'a>>,
+    /// The hosts whose TLS is not terminated, and the Ingress that gets their connections.
+    passthrough: BTreeMap<HostPattern, &'a TypedObject<IngressSpec>>,
+    /// Hosts with a certificate whose TLS is not terminated.
+    unused_certificates: BTreeSet<HostPattern>,
     /// Indices of the HTTPS listeners by host.
     https_hosts: HostTrie<usize>,
     /// Names of the HTTPS listeners.
@@ -34,6 +40,7 @@ pub(super) struct ClassListeners<'a> {
 }
 
 /// The Ingress that provides the certificate of a host.
+#[derive(Clone, Copy)]
 struct HostCertificate<'a> {
     ingress: &'a TypedObject<IngressSpec>,
     /// Index in `spec.tls`.
@@ -44,6 +51,8 @@ struct HostCertificate<'a> {
 /// Returns the listeners that the Ingresses of a class need.
 pub(super) fn class_listeners<'a>(
     class: &AcceptedIngressClass<'a>,
+    hosts: &ClassHosts<'a>,
+    settings: &[&AnnotationSettings],
     report: &mut TranslationReport,
 ) -> ClassListeners<'a> {
     let mut listeners = ClassListeners {
@@ -52,37 +61,27 @@ pub(super) fn class_listeners<'a>(
         https_port: port(class.object, HTTPS_PORT, 443, report),
         http: BTreeMap::new(),
         https: BTreeMap::new(),
+        passthrough: BTreeMap::new(),
+        unused_certificates: BTreeSet::new(),
         https_hosts: HostTrie::default(),
         https_names: Vec::new(),
     };
-    for &ingress in &class.ingresses {
-        for host in hosts(&ingress.spec).into_keys() {
-            listeners.http.entry(host).or_insert(ingress);
+    let ingresses = class.ingresses.iter().copied();
+    for ((ingress, hosts), settings) in ingresses.clone().zip(&hosts.of_ingresses).zip(settings) {
+        for host in hosts.keys() {
+            listeners.http.entry(host.clone()).or_insert(ingress);
         }
-        listeners.add_certificates(ingress, report);
+        if settings.hosts.passes_tls {
+            listeners.add_passthrough(ingress, hosts, report);
+        }
     }
+    ingresses.for_each(|ingress| listeners.add_certificates(ingress, report));
+    listeners.add_certificates_of_aliases(&hosts.aliases);
     for (place, host) in listeners.https.keys().enumerate() {
         *listeners.https_hosts.entry(host) = place;
         listeners.https_names.push(listener_name("https", host));
     }
     listeners
-}
-
-/// Returns the hosts of an Ingress, each with its rules; a default backend adds every other host.
-pub(super) fn hosts(spec: &IngressSpec) -> BTreeMap<HostPattern, Vec<(usize, &IngressRule)>> {
-    let mut hosts: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for (n, rule) in spec.rules.iter().enumerate() {
-        hosts.entry(pattern(rule.host.as_ref())).or_default().push((n, rule));
-    }
-    if spec.default_backend.is_some() {
-        hosts.entry(HostPattern::Any).or_default();
-    }
-    hosts
-}
-
-/// Returns the hosts that a rule matches.
-pub(super) fn pattern(host: Option<&Hostname>) -> HostPattern {
-    host.map_or(HostPattern::Any, |host| host.0.clone())
 }
 
 fn port(
@@ -96,7 +95,7 @@ fn port(
     let is_port = |port: &u16| *port != 0 || !class.metadata.in_cluster;
     value.parse().ok().filter(is_port).unwrap_or_else(|| {
         let message = format!("{annotation} must be a port, is {value}");
-        report.problem("IngressClass", class, super::annotation::FIELD, message);
+        report.problem("IngressClass", class, FIELD, message);
         default
     })
 }
@@ -119,6 +118,10 @@ impl<'a> ClassListeners<'a> {
                 named.push(HostPattern::Any);
             }
             for host in named {
+                if self.passthrough.contains_key(&host) {
+                    self.unused_certificates.insert(host);
+                    continue;
+                }
                 let first =
                     self.https.entry(host).or_insert(HostCertificate { ingress, number, secret });
                 let (older, younger) = (&first.ingress.metadata, &ingress.metadata);
@@ -129,6 +132,36 @@ impl<'a> ClassListeners<'a> {
                     );
                     report.problem("Ingress", ingress, &field, message);
                 }
+            }
+        }
+    }
+
+    /// Adds the hosts of an Ingress whose TLS is not terminated. The first Ingress of a host gets its connections.
+    fn add_passthrough(
+        &mut self,
+        ingress: &'a TypedObject<IngressSpec>,
+        hosts: &BTreeMap<HostPattern, HostTreatment<'a>>,
+        report: &mut TranslationReport,
+    ) {
+        for (host, treatment) in hosts {
+            let HostTreatment::Rules(rules) = treatment else { continue };
+            if *host != HostPattern::Any && root_backend(rules).is_some() {
+                self.passthrough.entry(host.clone()).or_insert(ingress);
+            } else {
+                let message = "nginx.ingress.kubernetes.io/ssl-passthrough needs a host with the \
+                               path `/`: TLS is terminated";
+                report.problem("Ingress", ingress, FIELD, message);
+            }
+        }
+    }
+
+    /// Adds the certificate of a host for its aliases, as far as they have none.
+    fn add_certificates_of_aliases(&mut self, aliases: &BTreeMap<HostPattern, HostPattern>) {
+        for (alias, host) in aliases {
+            if let Some(certificate) = self.https.get(host).copied()
+                && !self.passthrough.contains_key(alias)
+            {
+                self.https.entry(alias.clone()).or_insert(certificate);
             }
         }
     }
@@ -198,12 +231,33 @@ impl<'a> ClassListeners<'a> {
             };
             (listener, IngressField::of(ingress, format!("spec.tls[{number}].secretName")))
         });
-        http.chain(https).unzip()
+        let passthrough = self.passthrough.iter().map(|(host, ingress)| {
+            let mode = TlsModeType::Passthrough;
+            let listener = ListenerSpec {
+                name: listener_name("tls", host),
+                port: self.https_port,
+                protocol: "TLS".to_owned(),
+                tls: Some(ListenerTlsConfig { mode, ..Default::default() }),
+                ..listener(host)
+            };
+            (listener, IngressField::of(ingress, FIELD))
+        });
+        http.chain(https).chain(passthrough).unzip()
     }
 
     /// True if TLS is available for all of these hosts.
     pub(super) fn has_certificate(&self, host: &HostPattern) -> bool {
-        !self.https_hosts.covering(host).is_empty()
+        !self.https_hosts.covering(host).is_empty() || self.unused_certificates.contains(host)
+    }
+
+    /// Returns the listener of a host whose TLS is not terminated, if the Ingress gets its connections.
+    pub(super) fn passthrough_parent(
+        &self,
+        host: &HostPattern,
+        ingress: &TypedObject<IngressSpec>,
+    ) -> Option<ParentRef> {
+        let owner = self.passthrough.get(host)?;
+        std::ptr::eq(*owner, ingress).then(|| self.parent(listener_name("tls", host)))
     }
 
     /// Returns the listeners without TLS for a host; for the pattern of all hosts, all such listeners.
@@ -236,15 +290,6 @@ fn listener_name(scheme: &str, host: &HostPattern) -> String {
     match host {
         HostPattern::Any => scheme.to_owned(),
         HostPattern::Exact(_) | HostPattern::Wildcard(_) => format!("{scheme}:{}", text(host)),
-    }
-}
-
-/// Returns a host pattern as text.
-pub(super) fn text(host: &HostPattern) -> String {
-    match host {
-        HostPattern::Any => "*".to_owned(),
-        HostPattern::Wildcard(name) => format!("*.{name}"),
-        HostPattern::Exact(name) => name.to_string(),
     }
 }
 

@@ -1,5 +1,13 @@
 //! Names of the annotations of other ingress controllers.
 
+/// Annotations for behaviour that Sheave always has.
+mod fixed;
+
+use super::annotation::{
+    BackendAnnotation, CanaryAnnotation, CorsAnnotation, EndpointTlsAnnotation, HostAnnotation,
+    RateAnnotation, RedirectAnnotation, RewriteAnnotation,
+};
+
 /// The controller that defines an annotation, which determines the meaning of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnnotationDialect {
@@ -14,94 +22,157 @@ pub(super) enum AnnotationDialect {
 /// The setting that an annotation changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnnotationKey {
-    Affinity,
-    AffinityMode,
-    AppRoot,
-    BackendProtocol,
-    Balance,
-    BodySize,
-    ConnectTimeout,
-    CookieMaxAge,
-    CookieName,
-    /// The name of the affinity cookie; it also enables affinity.
-    CookiePersistence,
-    ForceTls,
-    IdleTimeout,
-    MaxInFlight,
-    /// Buffering of bodies in nginx. Sheave streams bodies.
-    Buffers,
-    PermanentCode,
-    PermanentRedirect,
-    QueueLength,
-    QueueTimeout,
-    Rewrite,
-    TemporalCode,
-    TemporalRedirect,
-    TlsRedirect,
-    TlsRedirectCode,
-    UsesPatterns,
     /// Access control or traffic diversion that is not supported. Requests are rejected, because otherwise they would
     /// pass unchecked or reach the wrong Service.
     AccessControl,
+    /// Connections to endpoints and the choice among them.
+    Backend(BackendAnnotation),
+    /// Canaries.
+    Canary(CanaryAnnotation),
+    /// Cross-origin requests.
+    Cors(CorsAnnotation),
+    /// TLS to endpoints.
+    EndpointTls(EndpointTlsAnnotation),
+    /// Hosts besides those of rules.
+    Host(HostAnnotation),
+    /// Nothing, whatever the value: Sheave has no such mechanism, and needs none.
+    NoEffect,
+    /// Behaviour that Sheave always has: that of these values. The message is for other values.
+    Only(&'static [&'static str], &'static str),
+    /// Rates of requests.
+    RateLimit(RateAnnotation),
+    /// Redirects.
+    Redirect(RedirectAnnotation),
+    /// Changes to requests.
+    Rewrite(RewriteAnnotation),
 }
 
-use AnnotationKey as S;
+use AnnotationKey::{
+    Backend, Canary, Cors, EndpointTls, Host, NoEffect, RateLimit, Redirect, Rewrite,
+};
+use BackendAnnotation as B;
+use CanaryAnnotation as Y;
+use CorsAnnotation as C;
+use EndpointTlsAnnotation as T;
+use HostAnnotation as H;
+use RedirectAnnotation as R;
+use RewriteAnnotation as W;
+use fixed::*;
 
 const NGINX: &[(&str, AnnotationKey)] = &[
-    ("affinity", S::Affinity),
-    ("affinity-mode", S::AffinityMode),
-    ("app-root", S::AppRoot),
-    ("backend-protocol", S::BackendProtocol),
-    ("force-ssl-redirect", S::ForceTls),
-    ("load-balance", S::Balance),
-    ("permanent-redirect", S::PermanentRedirect),
-    ("permanent-redirect-code", S::PermanentCode),
-    ("proxy-body-size", S::BodySize),
-    ("proxy-buffer-size", S::Buffers),
-    ("proxy-buffering", S::Buffers),
-    ("proxy-buffers-number", S::Buffers),
-    ("proxy-busy-buffers-size", S::Buffers),
-    ("proxy-connect-timeout", S::ConnectTimeout),
-    ("proxy-max-temp-file-size", S::Buffers),
-    ("proxy-read-timeout", S::IdleTimeout),
-    ("proxy-request-buffering", S::Buffers),
-    ("proxy-send-timeout", S::IdleTimeout),
-    ("rewrite-target", S::Rewrite),
-    ("session-cookie-max-age", S::CookieMaxAge),
-    ("session-cookie-name", S::CookieName),
-    ("ssl-redirect", S::TlsRedirect),
-    ("temporal-redirect", S::TemporalRedirect),
-    ("temporal-redirect-code", S::TemporalCode),
-    ("use-regex", S::UsesPatterns),
+    ("affinity", Backend(B::Affinity)),
+    ("affinity-mode", Backend(B::AffinityMode)),
+    ("affinity-canary-behavior", CANARY_AFFINITY),
+    ("app-root", Redirect(R::AppRoot)),
+    ("backend-protocol", Backend(B::Protocol)),
+    ("canary", Canary(Y::Enabled)),
+    ("canary-by-cookie", Canary(Y::Cookie)),
+    ("canary-by-header", Canary(Y::Header)),
+    ("canary-by-header-pattern", Canary(Y::HeaderPattern)),
+    ("canary-by-header-value", Canary(Y::HeaderValue)),
+    ("canary-weight", Canary(Y::Weight)),
+    ("canary-weight-total", Canary(Y::WeightTotal)),
+    ("client-body-buffer-size", NoEffect),
+    ("cors-allow-credentials", Cors(C::Credentials)),
+    ("cors-allow-headers", Cors(C::Headers)),
+    ("cors-allow-methods", Cors(C::Methods)),
+    ("cors-allow-origin", Cors(C::Origins)),
+    ("cors-expose-headers", Cors(C::ExposeHeaders)),
+    ("cors-max-age", Cors(C::MaxAge)),
+    ("custom-headers", CUSTOM_HEADERS),
+    ("custom-http-errors", ERROR_PAGES),
+    ("default-backend", SPARE_SERVICE),
+    ("enable-access-log", ACCESS_LOG),
+    ("enable-cors", Cors(C::Enabled)),
+    ("force-ssl-redirect", Redirect(R::ForceTls)),
+    ("from-to-www-redirect", Host(H::RedirectsWww)),
+    ("limit-allowlist", UNLIMITED_CLIENTS),
+    ("limit-burst-multiplier", RateLimit(RateAnnotation::BurstMultiplier)),
+    ("limit-connections", Backend(B::MaxPerClient)),
+    ("limit-rate", RESPONSE_RATE),
+    ("limit-rate-after", RESPONSE_RATE),
+    ("limit-rpm", RateLimit(RateAnnotation::PerMinute)),
+    ("limit-rps", RateLimit(RateAnnotation::PerSecond)),
+    ("limit-whitelist", UNLIMITED_CLIENTS),
+    ("load-balance", Backend(B::Balance)),
+    ("mirror-host", MIRROR_HOST),
+    ("mirror-request-body", MIRROR_BODY),
+    ("mirror-target", Rewrite(W::Mirror)),
+    ("permanent-redirect", Redirect(R::Permanent)),
+    ("permanent-redirect-code", Redirect(R::Code)),
+    ("proxy-body-size", BODY_SIZE),
+    ("proxy-buffer-size", NoEffect),
+    ("proxy-buffering", NoEffect),
+    ("proxy-buffers-number", NoEffect),
+    ("proxy-busy-buffers-size", NoEffect),
+    ("proxy-connect-timeout", Backend(B::ConnectTimeout)),
+    ("proxy-cookie-domain", COOKIES),
+    ("proxy-cookie-path", COOKIES),
+    ("proxy-http-version", HTTP_VERSION),
+    ("proxy-max-temp-file-size", NoEffect),
+    ("proxy-next-upstream", Backend(B::RetryOn)),
+    ("proxy-next-upstream-timeout", RETRY_TIME),
+    ("proxy-next-upstream-tries", Backend(B::RetryTries)),
+    ("proxy-read-timeout", Backend(B::IdleTimeout)),
+    ("proxy-redirect-from", LOCATIONS),
+    ("proxy-redirect-to", LOCATIONS),
+    ("proxy-request-buffering", NoEffect),
+    ("proxy-send-timeout", Backend(B::IdleTimeout)),
+    ("proxy-ssl-name", EndpointTls(T::Name)),
+    ("proxy-ssl-secret", EndpointTls(T::Secret)),
+    ("proxy-ssl-server-name", NoEffect),
+    ("proxy-ssl-verify", EndpointTls(T::Verifies)),
+    ("rewrite-target", Rewrite(W::Target)),
+    ("server-alias", Host(H::Aliases)),
+    ("service-upstream", CLUSTER_ADDRESS),
+    ("session-cookie-change-on-failure", COOKIE_ON_FAILURE),
+    ("session-cookie-conditional-samesite-none", COOKIE_SAME_SITE_NONE),
+    ("session-cookie-domain", COOKIE_DOMAIN),
+    ("session-cookie-expires", Backend(B::CookieExpires)),
+    ("session-cookie-max-age", Backend(B::CookieMaxAge)),
+    ("session-cookie-name", Backend(B::CookieName)),
+    ("session-cookie-path", COOKIE_PATH),
+    ("session-cookie-samesite", COOKIE_SAME_SITE),
+    ("session-cookie-secure", COOKIE_SECURE),
+    ("ssl-passthrough", Host(H::PassesTls)),
+    ("ssl-redirect", Redirect(R::Tls)),
+    ("temporal-redirect", Redirect(R::Temporal)),
+    ("temporal-redirect-code", Redirect(R::Code)),
+    ("upstream-hash-by", Backend(B::HashKey)),
+    ("upstream-hash-by-subset", HASH_SUBSET),
+    ("upstream-hash-by-subset-size", NoEffect),
+    ("upstream-vhost", Rewrite(W::Host)),
+    ("use-regex", Rewrite(W::UsesPatterns)),
+    ("x-forwarded-prefix", Rewrite(W::ForwardedPrefix)),
 ];
 
 const HAPROXY_INGRESS: &[(&str, AnnotationKey)] = &[
-    ("affinity", S::Affinity),
-    ("app-root", S::AppRoot),
-    ("backend-protocol", S::BackendProtocol),
-    ("balance-algorithm", S::Balance),
-    ("maxconn-server", S::MaxInFlight),
-    ("maxqueue-server", S::QueueLength),
-    ("redirect-to", S::TemporalRedirect),
-    ("redirect-to-code", S::TemporalCode),
-    ("rewrite-target", S::Rewrite),
-    ("session-cookie-name", S::CookieName),
-    ("ssl-redirect", S::TlsRedirect),
-    ("ssl-redirect-code", S::TlsRedirectCode),
-    ("timeout-connect", S::ConnectTimeout),
-    ("timeout-queue", S::QueueTimeout),
-    ("timeout-server", S::IdleTimeout),
+    ("affinity", Backend(B::Affinity)),
+    ("app-root", Redirect(R::AppRoot)),
+    ("backend-protocol", Backend(B::Protocol)),
+    ("balance-algorithm", Backend(B::Balance)),
+    ("maxconn-server", Backend(B::MaxInFlight)),
+    ("maxqueue-server", Backend(B::QueueLength)),
+    ("redirect-to", Redirect(R::Temporal)),
+    ("redirect-to-code", Redirect(R::Code)),
+    ("rewrite-target", Rewrite(W::Target)),
+    ("session-cookie-name", Backend(B::CookieName)),
+    ("ssl-redirect", Redirect(R::Tls)),
+    ("ssl-redirect-code", Redirect(R::TlsCode)),
+    ("timeout-connect", Backend(B::ConnectTimeout)),
+    ("timeout-queue", Backend(B::QueueTimeout)),
+    ("timeout-server", Backend(B::IdleTimeout)),
 ];
 
 const HAPROXY: &[(&str, AnnotationKey)] = &[
-    ("cookie-persistence", S::CookiePersistence),
-    ("load-balance", S::Balance),
-    ("pod-maxconn", S::MaxInFlight),
-    ("ssl-redirect", S::TlsRedirect),
-    ("ssl-redirect-code", S::TlsRedirectCode),
-    ("timeout-connect", S::ConnectTimeout),
-    ("timeout-queue", S::QueueTimeout),
-    ("timeout-server", S::IdleTimeout),
+    ("cookie-persistence", Backend(B::CookiePersistence)),
+    ("load-balance", Backend(B::Balance)),
+    ("pod-maxconn", Backend(B::MaxInFlight)),
+    ("ssl-redirect", Redirect(R::Tls)),
+    ("ssl-redirect-code", Redirect(R::TlsCode)),
+    ("timeout-connect", Backend(B::ConnectTimeout)),
+    ("timeout-queue", Backend(B::QueueTimeout)),
+    ("timeout-server", Backend(B::IdleTimeout)),
 ];
 
 /// Prefixes of annotations that restrict access or divert requests.
@@ -110,7 +181,6 @@ const ACCESS_CONTROL_PREFIXES: &[&str] = &[
     "allowlist",
     "auth-",
     "blacklist",
-    "canary",
     "configuration-snippet",
     "deny-list",
     "denylist",
@@ -124,6 +194,44 @@ const ACCESS_CONTROL_PREFIXES: &[&str] = &[
     "whitelist",
 ];
 
+impl AnnotationKey {
+    /// True if the setting is that of a canary itself; all others are those of the main Ingress.
+    pub(super) fn applies_to_canaries(self) -> bool {
+        let is_own = |setting: BackendAnnotation| match setting {
+            B::Affinity
+            | B::AffinityMode
+            | B::Balance
+            | B::CookieExpires
+            | B::CookieMaxAge
+            | B::CookieName
+            | B::HashKey => true,
+            B::ConnectTimeout
+            | B::CookiePersistence
+            | B::IdleTimeout
+            | B::MaxInFlight
+            | B::MaxPerClient
+            | B::Protocol
+            | B::QueueLength
+            | B::QueueTimeout
+            | B::RetryOn
+            | B::RetryTries => false,
+        };
+        match self {
+            Self::Canary(_) => true,
+            Self::Backend(setting) => is_own(setting),
+            Self::AccessControl
+            | Self::Cors(_)
+            | Self::EndpointTls(_)
+            | Self::Host(_)
+            | Self::NoEffect
+            | Self::Only(..)
+            | Self::RateLimit(_)
+            | Self::Redirect(_)
+            | Self::Rewrite(_) => false,
+        }
+    }
+}
+
 impl AnnotationDialect {
     const ALL: [(&'static str, Self); 3] = [
         ("nginx.ingress.kubernetes.io/", Self::IngressNginx),
@@ -136,6 +244,14 @@ impl AnnotationDialect {
         let named =
             |(prefix, dialect): (_, Self)| Some((dialect, annotation.strip_prefix(prefix)?));
         Self::ALL.into_iter().find_map(named)
+    }
+
+    /// Returns the unit of a duration without a unit.
+    pub(super) const fn duration_unit(self) -> &'static str {
+        match self {
+            Self::IngressNginx => "s",
+            Self::HaproxyIngress | Self::Haproxy => "ms",
+        }
     }
 
     /// Returns the setting of a name, or `None` if it is unknown.

@@ -1,15 +1,14 @@
 //! Paths of an Ingress: their matches and rewrites.
 
-use super::annotation::{AnnotationSettings, RewriteTarget};
+use super::annotation::{IngressRewrite, RewriteTarget};
 use crate::objects::{
-    HttpFilter, HttpFilterType, IngressPath, IngressPathType, PathMatch, PathMatchType,
-    PathModifier, PathModifierType, RequestRedirect, UrlRewrite,
+    IngressPath, IngressPathType, PathMatch, PathMatchType, PathModifier, PathModifierType,
 };
 
 /// The match of a path, and its rewrite.
 pub(super) struct PathTranslation {
     pub(super) path: PathMatch,
-    pub(super) rewrite: Option<HttpFilter>,
+    pub(super) rewrite: Option<PathModifier>,
 }
 
 /// Suffixes of regular expressions that capture all that follows a prefix, with the capture.
@@ -19,12 +18,12 @@ const CAPTURE_SUFFIXES: [(&str, &str); 3] =
 /// Translates a path, or returns why its annotations cannot be applied.
 pub(super) fn translate_path(
     asked: &IngressPath,
-    settings: &AnnotationSettings,
+    settings: &IngressRewrite,
 ) -> Result<PathTranslation, String> {
     let text = asked.path.as_deref().filter(|path| !path.is_empty()).unwrap_or("/");
     let is_exact = asked.path_type == IngressPathType::Exact;
     let has_patterns =
-        settings.uses_patterns || matches!(settings.rewrite, Some(RewriteTarget::Captures(_)));
+        settings.uses_patterns || matches!(settings.target, Some(RewriteTarget::Captures(_)));
     let is_pattern = !is_exact && has_patterns && is_expression(text);
     let kind = match (is_pattern, is_exact) {
         (true, _) => PathMatchType::RegularExpression,
@@ -34,7 +33,7 @@ pub(super) fn translate_path(
     // Regular expressions of nginx match at the beginning of a path, and ignore case.
     let value = if is_pattern { format!("(?i:{text}).*") } else { text.to_owned() };
     let path = PathMatch { kind, value };
-    let modifier = match &settings.rewrite {
+    let modifier = match &settings.target {
         None => return Ok(PathTranslation { path, rewrite: None }),
         Some(RewriteTarget::Captures(target)) => return capture_rewrite(text, target),
         Some(RewriteTarget::Prefix(target)) if kind == PathMatchType::PathPrefix => {
@@ -44,13 +43,7 @@ pub(super) fn translate_path(
             full_path_modifier(target)
         }
     };
-    Ok(PathTranslation { path, rewrite: Some(rewrite_filter(modifier)) })
-}
-
-/// Returns a redirect as a filter.
-pub(super) fn redirect_filter(redirect: RequestRedirect) -> HttpFilter {
-    let request_redirect = Some(redirect);
-    HttpFilter { request_redirect, ..empty_filter(HttpFilterType::RequestRedirect) }
+    Ok(PathTranslation { path, rewrite: Some(modifier) })
 }
 
 /// Translates a rewrite by captures if it replaces a prefix, as nearly all do.
@@ -70,7 +63,7 @@ fn capture_rewrite(text: &str, target: &str) -> Result<PathTranslation, String> 
     };
     let value = if start.is_empty() { "/" } else { start }.to_owned();
     let path = PathMatch { kind: PathMatchType::PathPrefix, value };
-    Ok(PathTranslation { path, rewrite: Some(rewrite_filter(prefix_modifier(target))) })
+    Ok(PathTranslation { path, rewrite: Some(prefix_modifier(target)) })
 }
 
 fn is_expression(text: &str) -> bool {
@@ -90,24 +83,5 @@ fn prefix_modifier(target: &str) -> PathModifier {
         kind: PathModifierType::ReplacePrefixMatch,
         replace_full_path: None,
         replace_prefix_match: Some(target.to_owned()),
-    }
-}
-
-fn rewrite_filter(path: PathModifier) -> HttpFilter {
-    let url_rewrite = Some(UrlRewrite { hostname: None, path: Some(path) });
-    HttpFilter { url_rewrite, ..empty_filter(HttpFilterType::UrlRewrite) }
-}
-
-fn empty_filter(kind: HttpFilterType) -> HttpFilter {
-    HttpFilter {
-        kind,
-        request_header_modifier: None,
-        response_header_modifier: None,
-        request_mirror: None,
-        request_redirect: None,
-        url_rewrite: None,
-        cors: None,
-        extension_ref: None,
-        external_auth: None,
     }
 }

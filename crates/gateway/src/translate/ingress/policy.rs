@@ -4,56 +4,122 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::index::{BACKEND_POLICY, BACKEND_TLS_POLICY, ObjectIndex};
 use super::super::report::TranslationReport;
-use super::annotation::{AnnotationSettings, FIELD};
-use super::class::AcceptedIngressClass;
+use super::annotation::{AnnotationSettings, EndpointVerification, FIELD};
+use super::route::ClassContext;
 use super::source::IngressField;
 use super::{IngressExpansion, derived};
 use crate::objects::{
-    ApiObject, BackendPolicySpec, IngressBackend, IngressSpec, ServiceKind, ServiceTarget,
-    TypedObject,
+    ApiObject, BackendPolicySpec, BackendTlsPolicySpec, BackendTlsTarget, BackendValidation,
+    IngressBackend, IngressSpec, LocalRef, ServiceKind, ServiceTarget, TypedObject,
 };
 
 /// Adds a policy for each Service with settings from annotations. If two Ingresses have different settings, the older
 /// one applies; a user's BackendPolicy has precedence over both.
 pub(super) fn add(
-    index: &ObjectIndex<'_>,
-    class: &AcceptedIngressClass<'_>,
-    settings: &[AnnotationSettings],
+    context: &ClassContext<'_>,
+    settings: &[&AnnotationSettings],
     expansion: &mut IngressExpansion,
     report: &mut TranslationReport,
 ) {
+    let index = context.index;
+    let mains = context.class.ingresses.iter().copied().zip(settings);
+    let of_mains = mains.flat_map(|(ingress, settings)| {
+        let services = services(&ingress.spec).collect::<BTreeSet<_>>().into_iter();
+        services.map(move |service| (ingress, service, settings.policy.clone()))
+    });
+    let without_settings = BackendPolicySpec::for_targets(Vec::new());
+    let all = of_mains.chain(context.canaries.policies());
     let mut taken: BTreeMap<(&str, &str), (&TypedObject<IngressSpec>, BackendPolicySpec)> =
         BTreeMap::new();
-    for (ingress, settings) in
-        class.ingresses.iter().copied().zip(settings).filter(|(_, it)| it.has_policy())
-    {
+    for (ingress, service, policy) in all.filter(|(_, _, policy)| *policy != without_settings) {
         let namespace = &*ingress.metadata.namespace;
-        for service in services(&ingress.spec).collect::<BTreeSet<_>>() {
-            if let Some(policy) = existing_policy(index, namespace, service) {
-                let message =
-                    format!("are ignored for Service {service}: BackendPolicy {policy} applies");
+        if let Some(policy) = existing_policy(index, namespace, service) {
+            let message =
+                format!("are ignored for Service {service}: BackendPolicy {policy} applies");
+            report.problem("Ingress", ingress, FIELD, message);
+            continue;
+        }
+        let spec = spec(index, namespace, service, policy);
+        match taken.get(&(namespace, service)) {
+            None => _ = taken.insert((namespace, service), (ingress, spec)),
+            Some((older, older_spec)) if *older_spec != spec => {
+                let message = format!(
+                    "are ignored for Service {service}: those of the older Ingress {} differ",
+                    older.metadata.name
+                );
                 report.problem("Ingress", ingress, FIELD, message);
-                continue;
             }
-            let spec = spec(index, namespace, service, settings);
-            match taken.get(&(namespace, service)) {
-                None => _ = taken.insert((namespace, service), (ingress, spec)),
-                Some((older, older_spec)) if *older_spec != spec => {
-                    let message = format!(
-                        "are ignored for Service {service}: those of the older Ingress {} differ",
-                        older.metadata.name
-                    );
-                    report.problem("Ingress", ingress, FIELD, message);
-                }
-                Some(_) => {}
-            }
+            Some(_) => {}
         }
     }
+    add_verification(context, settings, expansion, report);
     for ((namespace, service), (ingress, spec)) in taken {
         // No user's policy can have this name.
         let resource = derived(ingress, namespace, &format!("ingress:{service}"), spec);
         expansion.sources.add("BackendPolicy", &resource, vec![IngressField::of(ingress, FIELD)]);
         expansion.objects.push(ApiObject::BackendPolicy(resource.into()));
+    }
+}
+
+/// Adds a BackendTLSPolicy for each Service whose certificates annotations verify. A user's policy has precedence.
+fn add_verification(
+    context: &ClassContext<'_>,
+    settings: &[&AnnotationSettings],
+    expansion: &mut IngressExpansion,
+    report: &mut TranslationReport,
+) {
+    let mut taken: BTreeMap<(&str, &str), (&str, BackendValidation)> = BTreeMap::new();
+    let mains = context.class.ingresses.iter().copied().zip(settings);
+    let of_mains = mains.flat_map(|(ingress, settings)| {
+        let services = services(&ingress.spec).collect::<BTreeSet<_>>().into_iter();
+        let verification = settings.verification.as_ref();
+        services.filter_map(move |service| Some((ingress, service, verification?)))
+    });
+    for (ingress, service, verification) in of_mains.chain(context.canaries.verifications()) {
+        let namespace = &*ingress.metadata.namespace;
+        let policies = context.index.policies_of((namespace, service));
+        if policies.iter().any(|it| it.kind == BACKEND_TLS_POLICY) {
+            continue;
+        }
+        let validation = validation(verification, namespace, service);
+        if let Some((older, other)) = taken.get(&(namespace, service)) {
+            if *other != validation {
+                let message = format!(
+                    "proxy-ssl-* are ignored for Service {service}: those of the older Ingress {older} \
+                     differ"
+                );
+                report.problem("Ingress", ingress, FIELD, message);
+            }
+            continue;
+        }
+        taken.insert((namespace, service), (&ingress.metadata.name, validation.clone()));
+        let target = BackendTlsTarget {
+            group: String::new(),
+            kind: "Service".to_owned(),
+            name: service.to_owned(),
+            section_name: None,
+        };
+        let target_refs = vec![target];
+        let spec = BackendTlsPolicySpec { target_refs, validation, options: BTreeMap::new() };
+        let resource = derived(ingress, namespace, &format!("ingress:{service}"), spec);
+        let places = vec![IngressField::of(ingress, FIELD)];
+        expansion.sources.add(BACKEND_TLS_POLICY, &resource, places);
+        expansion.objects.push(ApiObject::BackendTlsPolicy(resource.into()));
+    }
+}
+
+fn validation(
+    EndpointVerification { secret, hostname }: &EndpointVerification,
+    namespace: &str,
+    service: &str,
+) -> BackendValidation {
+    let (group, kind) = (String::new(), "Secret".to_owned());
+    let name_of_service = || format!("{service}.{namespace}.svc");
+    BackendValidation {
+        ca_certificate_refs: vec![LocalRef { group, kind, name: secret.clone() }],
+        well_known_ca_certificates: None,
+        hostname: hostname.clone().unwrap_or_else(name_of_service),
+        subject_alt_names: Vec::new(),
     }
 }
 
@@ -76,7 +142,7 @@ fn spec(
     index: &ObjectIndex<'_>,
     namespace: &str,
     service: &str,
-    settings: &AnnotationSettings,
+    policy: BackendPolicySpec,
 ) -> BackendPolicySpec {
     let target = ServiceTarget {
         group: String::new(),
@@ -84,7 +150,7 @@ fn spec(
         name: service.to_owned(),
         section_name: None,
     };
-    let mut spec = BackendPolicySpec { target_refs: vec![target], ..settings.policy.clone() };
+    let mut spec = BackendPolicySpec { target_refs: vec![target], ..policy };
     if index.policies_of((namespace, service)).iter().any(|it| it.kind == BACKEND_TLS_POLICY) {
         spec.tls.insecure_skip_verify = false;
     }

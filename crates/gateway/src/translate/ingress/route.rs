@@ -4,51 +4,75 @@ use std::collections::BTreeSet;
 
 use super::super::index::ObjectIndex;
 use super::super::report::TranslationReport;
-use super::annotation::{AnnotationSettings, FIELD};
+use super::annotation::{AnnotationSettings, CanaryCondition, FIELD};
+use super::backend::backend_ref;
+use super::canary::ClassCanaries;
 use super::class::AcceptedIngressClass;
-use super::class_listeners::{ClassListeners, hosts, pattern, text};
-use super::path::{self, translate_path};
+use super::class_hosts::{ClassHosts, HostTreatment, IndexedRule, pattern, root_backend, text};
+use super::class_listeners::ClassListeners;
+use super::path::translate_path;
 use super::source::IngressField;
-use super::{IngressExpansion, derived};
+use super::{IngressExpansion, derived, filter, rate_limit};
 use crate::matching::HostPattern;
 use crate::objects::{
     ApiObject, BackendRef, Hostname, HttpFilter, HttpRouteMatch, HttpRouteRule, HttpRouteSpec,
-    IngressBackend, IngressPath, IngressPathType, IngressRule, IngressSpec, ParentRef, PathMatch,
-    PathMatchType, PathModifier, PathModifierType, RedirectScheme, RequestRedirect, TypedObject,
+    IngressBackend, IngressPath, IngressPathType, IngressSpec, ParentRef, PathMatch, PathMatchType,
+    PathModifier, PathModifierType, RedirectScheme, RequestRedirect, StreamBackendRef,
+    StreamRouteRule, TlsRouteSpec, TypedObject,
 };
+
+/// The parts of a class that its routes depend on.
+pub(super) struct ClassContext<'a> {
+    pub(super) index: &'a ObjectIndex<'a>,
+    pub(super) class: &'a AcceptedIngressClass<'a>,
+    pub(super) hosts: &'a ClassHosts<'a>,
+    pub(super) listeners: &'a ClassListeners<'a>,
+    pub(super) canaries: &'a ClassCanaries<'a>,
+}
 
 /// Adds the routes of a class.
 pub(super) fn add(
-    index: &ObjectIndex<'_>,
-    class: &AcceptedIngressClass<'_>,
-    settings: &[AnnotationSettings],
-    listeners: &ClassListeners<'_>,
+    context: &ClassContext<'_>,
+    settings: &[&AnnotationSettings],
     expansion: &mut IngressExpansion,
     report: &mut TranslationReport,
 ) {
-    let hosts_with_root_path = hosts_with_root_path(class);
-    for (ingress, settings) in class.ingresses.iter().zip(settings) {
+    let hosts_with_root_path = hosts_with_root_path(context);
+    let ingresses = context.class.ingresses.iter().zip(&context.hosts.of_ingresses);
+    for ((ingress, hosts), settings) in ingresses.zip(settings) {
         let mut builder = IngressRouteBuilder {
-            index,
+            index: context.index,
             ingress,
             annotations: settings,
-            class_listeners: listeners,
+            class_listeners: context.listeners,
             hosts_with_root_path: &hosts_with_root_path,
+            canaries: context.canaries,
+            routes: Vec::new(),
             report: &mut *report,
         };
-        hosts(&ingress.spec).iter().for_each(|(host, rules)| builder.host(host, rules, expansion));
+        for (host, treatment) in hosts {
+            match treatment {
+                HostTreatment::Rules(rules) => builder.host(host, rules, expansion),
+                HostTreatment::Redirect(to) => builder.host_redirect(host, to, expansion),
+            }
+        }
+        rate_limit::add(ingress, settings, builder.routes, expansion);
     }
 }
 
 /// Returns the hosts for which some rule matches all paths, so that no default backend applies.
-fn hosts_with_root_path(class: &AcceptedIngressClass<'_>) -> BTreeSet<HostPattern> {
-    let rules = class.ingresses.iter().flat_map(|it| &it.spec.rules);
+fn hosts_with_root_path(context: &ClassContext<'_>) -> BTreeSet<HostPattern> {
+    let rules = context.class.ingresses.iter().flat_map(|it| &it.spec.rules);
     let is_root = |path: &IngressPath| {
         path.path_type != IngressPathType::Exact
             && path.path.as_deref().is_none_or(|it| ["", "/"].contains(&it))
     };
     let rules = rules.filter(|rule| rule.http.iter().flat_map(|http| &http.paths).any(is_root));
-    rules.map(|rule| pattern(rule.host.as_ref())).collect()
+    let mut hosts: BTreeSet<_> = rules.map(|rule| pattern(rule.host.as_ref())).collect();
+    let aliases = context.hosts.aliases.iter().filter(|(_, host)| hosts.contains(*host));
+    let aliases: Vec<_> = aliases.map(|(alias, _)| alias.clone()).collect();
+    hosts.extend(aliases);
+    hosts
 }
 
 /// Builds the routes of an Ingress.
@@ -58,6 +82,9 @@ struct IngressRouteBuilder<'a, 'r> {
     annotations: &'a AnnotationSettings,
     class_listeners: &'a ClassListeners<'a>,
     hosts_with_root_path: &'a BTreeSet<HostPattern>,
+    canaries: &'a ClassCanaries<'a>,
+    /// Names of the routes that forward requests.
+    routes: Vec<String>,
     report: &'r mut TranslationReport,
 }
 
@@ -77,31 +104,86 @@ impl IngressRouteBuilder<'_, '_> {
     fn host(
         &mut self,
         host: &HostPattern,
-        rules: &[(usize, &IngressRule)],
+        rules: &[IndexedRule<'_>],
         expansion: &mut IngressExpansion,
     ) {
+        self.passthrough(host, rules, expansion);
         let rules = self.rules(host, rules);
         if rules.rules.is_empty() {
             return;
         }
         let settings = self.annotations;
         let has_certificate = self.class_listeners.has_certificate(host);
-        let wants_tls =
-            settings.forces_tls || has_certificate && settings.tls_redirect.unwrap_or(true);
+        let wants_tls = settings.redirects.forces_tls
+            || has_certificate && settings.redirects.tls.unwrap_or(true);
         let (mut parents, http_parents) =
             (self.class_listeners.https_parents(host), self.class_listeners.http_parents(host));
         // If all requests are redirected anyway, there is no redirect to HTTPS first.
-        if wants_tls && settings.redirect.is_none() && !settings.denies_all {
+        if wants_tls && settings.redirects.all.is_none() && !settings.denies_all {
             let rules = self.tls_redirect_rules(&rules);
             self.route(&format!("{}:tls", text(host)), host, http_parents, rules, expansion);
         } else {
             parents.extend(http_parents);
         }
         if !parents.is_empty() {
-            self.route(&text(host), host, parents, rules, expansion);
+            let name = self.route(&text(host), host, parents, rules, expansion);
+            self.routes.push(name);
         }
     }
 
+    /// Adds a route of the TLS connections of a host that are forwarded to the backend of the path `/`.
+    fn passthrough(
+        &self,
+        host: &HostPattern,
+        rules: &[IndexedRule<'_>],
+        expansion: &mut IngressExpansion,
+    ) {
+        let parent = self.class_listeners.passthrough_parent(host, self.ingress);
+        let Some((parent, (backend, field))) = parent.zip(root_backend(rules)) else { return };
+        // An error of the backend is reported for its path.
+        let backend = backend_ref(self.index, self.ingress, backend, "").ok();
+        let backend_refs = backend.map(|BackendRef { name, port, weight, .. }| StreamBackendRef {
+            group: None,
+            kind: None,
+            namespace: None,
+            name,
+            port,
+            weight,
+        });
+        let rule = StreamRouteRule { name: None, backend_refs: Vec::from_iter(backend_refs) };
+        let metadata = &self.ingress.metadata;
+        let name = format!("ingress:{}:{}", metadata.name, text(host));
+        let spec = TlsRouteSpec {
+            parent_refs: vec![parent],
+            hostnames: vec![Hostname(host.clone())],
+            rules: vec![rule],
+            ..Default::default()
+        };
+        let resource = derived(self.ingress, &metadata.namespace, &name, spec);
+        let places = vec![IngressField::of(self.ingress, field)];
+        expansion.sources.add("TLSRoute", &resource, places);
+        expansion.objects.push(ApiObject::TlsRoute(resource.into()));
+    }
+
+    /// Adds a route that redirects a host to another one. 308 is `http-redirect-code` of ingress-nginx if it is not
+    /// set.
+    fn host_redirect(&self, host: &HostPattern, to: &str, expansion: &mut IngressExpansion) {
+        let redirect = RequestRedirect {
+            hostname: Some(to.to_owned()),
+            status_code: 308,
+            ..Default::default()
+        };
+        let matches = vec![HttpRouteMatch { path: any_path(), ..Default::default() }];
+        let filters = vec![filter::redirect(redirect)];
+        let rule = HttpRouteRule { matches, filters, ..Default::default() };
+        let places = vec![IngressField::of(self.ingress, FIELD)];
+        let mut parents = self.class_listeners.https_parents(host);
+        parents.extend(self.class_listeners.http_parents(host));
+        let rules = RulesWithSources { rules: vec![rule], places };
+        self.route(&text(host), host, parents, rules, expansion);
+    }
+
+    /// Adds a route, and returns its name.
     fn route(
         &self,
         suffix: &str,
@@ -109,7 +191,7 @@ impl IngressRouteBuilder<'_, '_> {
         parent_refs: Vec<ParentRef>,
         RulesWithSources { rules, places }: RulesWithSources,
         expansion: &mut IngressExpansion,
-    ) {
+    ) -> String {
         let hostnames =
             if *host == HostPattern::Any { vec![] } else { vec![Hostname(host.clone())] };
         let metadata = &self.ingress.metadata;
@@ -119,18 +201,21 @@ impl IngressRouteBuilder<'_, '_> {
         let resource = derived(self.ingress, &metadata.namespace, &name, spec);
         expansion.sources.add("HTTPRoute", &resource, places);
         expansion.objects.push(ApiObject::HttpRoute(resource.into()));
+        name
     }
 
     /// Returns the rules of a host, with their backends.
-    fn rules(&mut self, host: &HostPattern, of_host: &[(usize, &IngressRule)]) -> RulesWithSources {
+    fn rules(&mut self, host: &HostPattern, of_host: &[IndexedRule<'_>]) -> RulesWithSources {
         let mut rules = RulesWithSources::default();
         let ingress = self.ingress;
         for (n, rule) in of_host {
             for (m, path) in rule.http.iter().flat_map(|http| &http.paths).enumerate() {
                 let field = format!("spec.rules[{n}].http.paths[{m}]");
-                if let Some(rule) = self.rule(path, &field) {
-                    rules.rules.push(rule);
-                    rules.places.push(IngressField::of(ingress, field));
+                let Some(made) = self.rule(path, &field) else { continue };
+                let place = IngressField::of(ingress, field);
+                for made in self.with_canary(pattern(rule.host.as_ref()), path, made) {
+                    rules.rules.push(made);
+                    rules.places.push(place.clone());
                 }
             }
         }
@@ -150,7 +235,7 @@ impl IngressRouteBuilder<'_, '_> {
 
     fn rule(&mut self, path: &IngressPath, field: &str) -> Option<HttpRouteRule> {
         let backend = self.backend(&path.backend, &format!("{field}.backend"));
-        match translate_path(path, self.annotations) {
+        match translate_path(path, &self.annotations.rewrite) {
             Ok(translated) => {
                 Some(self.forwarding_rule(translated.path, translated.rewrite, backend))
             }
@@ -161,32 +246,73 @@ impl IngressRouteBuilder<'_, '_> {
         }
     }
 
+    /// Returns the rule of a path, after those of the requests that its canary decides on by a header field or cookie.
+    /// Of two such rules the first has precedence.
+    fn with_canary(
+        &self,
+        host: HostPattern,
+        path: &IngressPath,
+        mut rule: HttpRouteRule,
+    ) -> Vec<HttpRouteRule> {
+        let canary = self.canaries.find(self.ingress, host, path);
+        // A rule without a backend answers all requests itself.
+        let Some(canary) = canary.filter(|_| !rule.backend_refs.is_empty()) else {
+            return vec![rule];
+        };
+        let conditional = |condition: CanaryCondition| {
+            let mut rule = rule.clone();
+            rule.matches[0].headers.push(condition.header);
+            if condition.is_canary {
+                rule.backend_refs = vec![canary.backend.clone()];
+            }
+            rule
+        };
+        let mut rules: Vec<_> = canary.settings.conditions().into_iter().map(conditional).collect();
+        let (main, share) = canary.settings.weights();
+        if share > 0 {
+            rule.backend_refs[0].weight = main;
+            rule.backend_refs.push(BackendRef { weight: share, ..canary.backend.clone() });
+        }
+        rules.push(rule);
+        rules
+    }
+
     /// Returns a rule that forwards to a backend, or redirects if the Ingress redirects all requests. Without either,
     /// the rule answers 500.
     fn forwarding_rule(
         &self,
         path: PathMatch,
-        rewrite: Option<HttpFilter>,
+        rewrite: Option<PathModifier>,
         backend: Option<BackendRef>,
     ) -> HttpRouteRule {
         let matches = vec![HttpRouteMatch { path, ..Default::default() }];
         if self.annotations.denies_all {
             return HttpRouteRule { matches, ..Default::default() };
         }
-        if let Some(redirect) = self.annotations.redirect.clone() {
+        if let Some(redirect) = self.annotations.redirects.all.clone() {
             return HttpRouteRule {
                 matches,
-                filters: vec![path::redirect_filter(redirect)],
+                filters: vec![filter::redirect(redirect)],
                 ..Default::default()
             };
         }
-        let (filters, backend_refs) = (Vec::from_iter(rewrite), Vec::from_iter(backend));
+        let (filters, backend_refs) = (self.filters(rewrite), Vec::from_iter(backend));
         HttpRouteRule { matches, filters, backend_refs, ..Default::default() }
+    }
+
+    /// Returns the filters of requests that are forwarded.
+    fn filters(&self, path: Option<PathModifier>) -> Vec<HttpFilter> {
+        let AnnotationSettings { rewrite, cors, .. } = self.annotations;
+        let prefix = rewrite.forwarded_prefix.as_deref().filter(|_| path.is_some());
+        let prefix = prefix.map(|prefix| filter::request_field("X-Forwarded-Prefix", prefix));
+        let filters = filter::rewrite(rewrite.host.clone(), path).into_iter().chain(prefix);
+        let filters = filters.chain(cors.clone().map(filter::cors));
+        filters.chain(rewrite.mirror.as_ref().map(filter::mirror)).collect()
     }
 
     /// Returns a rule that redirects requests for `/` to the root of the application.
     fn app_root(&self) -> Option<HttpRouteRule> {
-        let root = self.annotations.app_root.clone()?;
+        let root = self.annotations.redirects.app_root.clone()?;
         let redirect = RequestRedirect {
             path: Some(PathModifier {
                 kind: PathModifierType::ReplaceFullPath,
@@ -199,7 +325,7 @@ impl IngressRouteBuilder<'_, '_> {
         let matches = vec![HttpRouteMatch { path, ..Default::default() }];
         Some(HttpRouteRule {
             matches,
-            filters: vec![path::redirect_filter(redirect)],
+            filters: vec![filter::redirect(redirect)],
             ..Default::default()
         })
     }
@@ -210,12 +336,12 @@ impl IngressRouteBuilder<'_, '_> {
         let redirect = RequestRedirect {
             scheme: Some(RedirectScheme::Https),
             port: (![0, 443].contains(&port)).then_some(port),
-            status_code: self.annotations.tls_redirect_code,
+            status_code: self.annotations.redirects.tls_code,
             ..Default::default()
         };
         let rule = |rule: &HttpRouteRule| HttpRouteRule {
             matches: rule.matches.clone(),
-            filters: vec![path::redirect_filter(redirect.clone())],
+            filters: vec![filter::redirect(redirect.clone())],
             ..Default::default()
         };
         RulesWithSources {
@@ -226,54 +352,12 @@ impl IngressRouteBuilder<'_, '_> {
 
     /// Returns a reference to a Service port, if the backend names one and it exists.
     fn backend(&mut self, backend: &IngressBackend, field: &str) -> Option<BackendRef> {
-        if backend.resource.is_some() {
-            self.problem(&format!("{field}.resource"), "is not supported, only a Service");
-            return None;
-        }
-        let Some(service) = &backend.service else {
-            self.problem(&format!("{field}.service"), "is missing");
-            return None;
-        };
-        let port = match (&service.port.name, service.port.number) {
-            (None, Some(number)) => Ok(number),
-            (Some(name), None) => self.port(&service.name, name),
-            (None, None) | (Some(_), Some(_)) => {
-                Err(("port", "must have either a name or a number".to_owned()))
-            }
-        };
-        match port {
-            Ok(port) => Some(reference(&service.name, port)),
-            Err((part, message)) => {
-                self.problem(&format!("{field}.service.{part}"), message);
-                None
-            }
-        }
-    }
-
-    fn port(&self, service: &str, name: &str) -> Result<u16, (&'static str, String)> {
-        let namespace = &*self.ingress.metadata.namespace;
-        let Some(object) = self.index.services.get(&(namespace, service)) else {
-            return Err(("name", format!("there is no Service {namespace}/{service}")));
-        };
-        let port = object.spec.ports.iter().find(|port| port.name == name).map(|port| port.port);
-        port.ok_or_else(|| {
-            ("port.name", format!("Service {namespace}/{service} has no port {name}"))
-        })
+        backend_ref(self.index, self.ingress, backend, field)
+            .map_err(|(field, message)| self.problem(&field, message))
+            .ok()
     }
 }
 
 fn any_path() -> PathMatch {
     PathMatch::default()
-}
-
-fn reference(service: &str, port: u16) -> BackendRef {
-    BackendRef {
-        group: None,
-        kind: None,
-        namespace: None,
-        name: service.to_owned(),
-        port: Some(port),
-        weight: 1,
-        filters: Vec::new(),
-    }
 }
