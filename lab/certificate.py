@@ -12,11 +12,11 @@ from lab.paths import MissingRequirement
 HOST = "lab.example"
 EC = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 # A leaf certificate, because some clients reject a certificate that is its own authority.
-LEAF = f"""\
-subjectAltName=DNS:{HOST},DNS:*.{HOST}
+LEAF = """\
+subjectAltName={names}
 basicConstraints=critical,CA:FALSE
 keyUsage=critical,digitalSignature
-extendedKeyUsage=serverAuth
+extendedKeyUsage=serverAuth,clientAuth
 """
 
 
@@ -30,13 +30,16 @@ class Certificate:
     authority: Path
 
 
-def make(folder: Path) -> Certificate:
-    """Creates an ECDSA certificate on P-256, valid for a day, for `HOST` and the names below it, and its authority."""
+def make(folder: Path, *addresses: str) -> Certificate:
+    """Creates an ECDSA certificate on P-256, valid for a day, and its authority. Both ends of a connection can use it. It
+    is for `HOST` and the names below it, and for IP addresses.
+    """
     if not shutil.which("openssl"):
         raise MissingRequirement("openssl is not there. Run: sudo apt-get install openssl")
     made = Certificate(folder / "lab.pem", folder / "lab.pem.key", folder / "authority.pem")
     signing_key, request, extensions = (folder / name for name in ("authority.key", "lab.csr", "lab.ext"))
-    extensions.write_text(LEAF)
+    names = [f"DNS:{HOST}", f"DNS:*.{HOST}", *(f"IP:{address}" for address in addresses)]
+    extensions.write_text(LEAF.format(names=",".join(names)))
     _openssl("req", "-x509", *EC, "-days", "1", "-subj", "/CN=lab", "-out", made.authority, "-keyout", signing_key)
     _openssl("req", *EC, "-subj", f"/CN={HOST}", "-out", request, "-keyout", made.key)
     signing = ("-CA", made.authority, "-CAkey", signing_key, "-set_serial", "1", "-days", "1", "-extfile", extensions)

@@ -18,6 +18,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/resolver/dns"
 	"google.golang.org/grpc/status"
+	// Targets of xDS.
+	_ "google.golang.org/grpc/xds"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 

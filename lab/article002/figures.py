@@ -24,12 +24,23 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
         if direct and variant != "single":
             ratio = paired_ratio(_largest_by_repetition(rows, variant), direct)
             found[f"{variant}.largest / single.largest"] = ratio
+    by_proxy = _cpu_by_repetition(rows, "sheave")
+    for variant in dict.fromkeys(row["variant"] for row in rows if row["kind"] == "shares"):
+        own = _cpu_by_repetition(rows, variant)
+        if own and by_proxy and variant != "sheave":
+            found[f"{variant}.cpu / sheave.cpu"] = paired_ratio(own, by_proxy)
     return found
 
 
 def _largest_by_repetition(rows: Sequence[Row], variant: str) -> dict[int, float]:
     own = (row for row in rows if row["variant"] == variant)
     return {row["repetition"]: row["largest"] for row in own if row["largest"] is not None}
+
+
+def _cpu_by_repetition(rows: Sequence[Row], variant: str) -> dict[int, float]:
+    """Returns the CPU time of a steady call in microseconds: client, servers, and what is between them."""
+    own = (row for row in rows if row["variant"] == variant)
+    return {row["repetition"]: 1e6 * row["cpu_seconds"] / row["calls"] for row in own if row["cpu_seconds"] is not None}
 
 
 def _burst_figures(variant: str, rows: list[Row]) -> dict[str, Figure]:
@@ -46,8 +57,10 @@ def _burst_figures(variant: str, rows: list[Row]) -> dict[str, Figure]:
 
 def _share_figures(variant: str, rows: list[Row]) -> dict[str, Figure]:
     shares = [max(_counts(row)) / max(1, sum(_counts(row))) for row in rows]
+    cpu = list(_cpu_by_repetition(rows, variant).values())
     return {
         **_steady_figures(variant, rows),
+        **({f"{variant}.cpu": Figure.of(cpu, "µs of a call")} if cpu else {}),
         f"{variant}.spread.worst": Figure.of([max(reading.spread(_counts(row)) for row in rows)], "of the mean"),
         f"{variant}.share": Figure.of(shares, "share of the busiest"),
         f"{variant}.share.lowest": Figure.of([min(shares)], "share of the busiest"),

@@ -14,7 +14,7 @@ from lab.timeline import configure_matplotlib, save
 
 COLOURS = dict(zip(REPLICAS, ("#31688e", "#f08a24", "#6aa84f"), strict=True))
 DARK, RED = "#333333", "#c0392b"
-LINES = ("#333333", "#c0392b", "#2a9d8f", "#8e6bbf", "#d4a017", "#1f5fbf")
+LINES = ("#333333", "#c0392b", "#2a9d8f", "#8e6bbf", "#d4a017", "#1f5fbf", "#b56576")
 COLUMNS = 3
 SERVERS = "servers.svg"
 # For pages, of runs in the test cluster.

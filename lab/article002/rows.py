@@ -18,14 +18,16 @@ EMPTY: Row = dict.fromkeys(
         "variant", "kind", "repetition", "calls_at_once", "calls", "failed", "deadline_exceeded", "first_failure",
         "p50_ms", "p95_ms", "p99_ms", "calls.app-1", "calls.app-2", "calls.app-3", "busiest", "dns_questions",
         "published_second", "first_call_ms", "share_lowest", "share_highest", "largest", "other_work_cpus",
+        "cpu_seconds",
     )
 )  # fmt: skip
 
 
 def has_format(path: Path) -> bool:
-    """Returns true if the file has these columns."""
+    """Returns true if the file has these columns. Older ones lack the last."""
+    columns = list(EMPTY)
     with path.open() as lines:
-        return lines.readline().strip() == ",".join(EMPTY)
+        return lines.readline().strip().split(",") in (columns, columns[:-1])
 
 
 def summary(calls: Sequence[Call]) -> Row:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lab import golang
+from lab import certificate, golang
 from lab.article002.calls import Call, read
 from lab.balancers import BalancerTask, replace_file
+from lab.balancers.sheave import XDS_TARGET, xds_bootstrap
 from lab.child import Child, ChildFailed, wait_until
 from lab.testbed.cluster import NODE, SERVICE, Cluster, Node
 from lab.testbed.pods import PORT, Application, CpuLimits, Pod, Probe
@@ -41,6 +43,8 @@ class Variant:
     age_seconds: float = 0
     resolution_interval_seconds: float = 30
     policy: str = "pick_first"
+    # The client balances each call itself, by the xDS server of Sheave as the entry.
+    xds: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,12 @@ class GrpcSetup:
         self._variant = variant
         self._times = times
         self._program = golang.build(MODULE)
+        # CPU time of the last calls: client, servers and whatever is between them, without their start.
+        self.cpu_seconds = 0.0
+        self._cpu_seconds_before = 0.0
+        self._folder = folder
         self._dns_records = folder / "servers.txt"
+        self._client_environment: dict[str, str] = {}
         self._resolver: Child | None = None
         self._target = ""
 
@@ -93,9 +102,28 @@ class GrpcSetup:
                 self._resolver = self._start_resolver()
                 return f"dns://{NODE}:{DNS_PORT}/{DNS_NAME}:{PORT}"
             case name:
-                return self.cluster.start_balancer(
-                    name, BalancerTask((), endpoint_protocol="grpc", client_streams=CLIENT_STREAMS)
-                )
+                return self._start_balancer(name)
+
+    def _start_balancer(self, name: str) -> str:
+        task = BalancerTask((), endpoint_protocol="grpc", client_streams=CLIENT_STREAMS)
+        if not self._variant.xds:
+            return self.cluster.start_balancer(name, task)
+        certificates = self._make_certificates()
+        self.cluster.start_balancer(name, replace(task, xds_certificates=certificates))
+        assert self.cluster.balancer is not None and self.cluster.balancer.xds is not None, "it was started with both"
+        bootstrap = self._folder / "bootstrap.json"
+        bootstrap.write_text(xds_bootstrap(self.cluster.balancer.xds, certificates))
+        self._client_environment["GRPC_XDS_BOOTSTRAP"] = str(bootstrap)
+        return XDS_TARGET
+
+    def _make_certificates(self) -> Path:
+        """Returns a folder with a certificate that the xDS server and its client share."""
+        folder = self._folder / "certificates"
+        folder.mkdir()
+        made = certificate.make(folder, NODE)
+        for file, name in ((made.chain, "tls.crt"), (made.key, "tls.key"), (made.authority, "ca.crt")):
+            shutil.copy(file, folder / name)
+        return folder
 
     def _start_resolver(self) -> Child:
         arguments = ["resolve", f"{NODE}:{DNS_PORT}", "-name", DNS_NAME, "-servers", self._dns_records]
@@ -114,16 +142,18 @@ class GrpcSetup:
         argv += ["-deadline", f"{self._times.deadline_ms}ms"]
         argv += ["-resolution-interval", f"{variant.resolution_interval_seconds}s"]
         argv += ["-connection-per-call"] if variant.connection_per_call else []
-        client = self.cluster.start_client(argv)
+        client = self.cluster.start_client(argv, env=self._client_environment)
         if client.stdout.readline() != "ready\n":
             client.stop()
             raise ChildFailed(f"the client does not reach {self._target}{client.log_end()}")
+        self._cpu_seconds_before = self.cluster.cpu_seconds()
         return client
 
     def finish(self, client: Child) -> list[Call]:
         """Waits for the client's exit; returns its calls."""
         with client:
             calls = read(client.stdout)
+        self.cpu_seconds = self.cluster.cpu_seconds() - self._cpu_seconds_before
         self.cluster.check()
         return calls
 

@@ -76,6 +76,8 @@ class BalancerTask:
     routes: int | None = None
     # Response headers that the balancer removes.
     removed_headers: tuple[str, ...] = ()
+    # Folder with tls.crt, tls.key and ca.crt of an xDS server for clients that balance calls themselves; None is off.
+    xds_certificates: Path | None = None
     # Moves bodies inside the kernel.
     splice: bool = False
     # Outlier detection and retries; None is off.
@@ -141,6 +143,8 @@ class RunningBalancer:
     set_endpoints: Callable[[Sequence[str]], None]
     # Admin address on the node's loopback, if any.
     admin: str | None = None
+    # Address of the xDS server, if any.
+    xds: str | None = None
 
     def __enter__(self) -> Self:
         return self

@@ -206,6 +206,9 @@ HEADER_FILTER = """\
         remove: {names}
 """
 
+# Of the Service, without a route of its own.
+XDS_TARGET = "xds:///endpoints.default:80"
+
 # Its backends use HTTP/2 without further configuration.
 GRPC_ROUTE = """\
 ---
@@ -245,10 +248,19 @@ def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
     argv = [placement.program or binary("sheave"), "serve", "--config", config]
     argv += ["--workers", str(task.workers), "--admin", "127.0.0.1:0", "--ready-file", ready]
     argv += _replica_arguments(task)
+    if task.xds_certificates is not None:
+        argv += ["--xds", f"{placement.host}:0", "--xds-certs", task.xds_certificates]
     child = placement.start("sheave", argv, lambda _: ready.is_file(), seconds=60)
     addresses = json.loads(ready.read_text())
     set_endpoints = partial(_write_endpoints, config / "endpoints.yaml")
-    return RunningBalancer(addresses["listeners"][0]["address"], child, set_endpoints, addresses["admin"])
+    listener = addresses["listeners"][0]["address"]
+    return RunningBalancer(listener, child, set_endpoints, addresses["admin"], addresses.get("xds"))
+
+
+def xds_bootstrap(server: str, certificates: Path) -> str:
+    """Returns the bootstrap file of a client of the xDS server, which has the certificate in this folder."""
+    argv = [binary("sheave"), "xds", "bootstrap", "--server", server, "--certs", certificates]
+    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
 
 
 def _replica_arguments(task: BalancerTask) -> list[str]:

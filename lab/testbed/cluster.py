@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -156,6 +156,10 @@ class Cluster:
         self._extra_balancers[label] = running
         return running
 
+    def cpu_seconds(self) -> float:
+        """Returns the CPU time of everything: clients, pods and the balancer."""
+        return self._top.cpu_seconds()
+
     def balancer_cpu_seconds(self) -> float:
         """Returns the balancer's CPU time, 0 without a balancer."""
         return self._top.child("balancer").cpu_seconds() if self.balancer else 0.0
@@ -172,8 +176,15 @@ class Cluster:
     def _launch(self, name: str, argv: Sequence[object], log: Path) -> Child:
         return Child(self._top.child(name).create().enter_command(argv), log)
 
-    def start_client(self, argv: Sequence[object], log: str = "client.log", *, piped: bool = True) -> Child:
-        return self._client.start(argv, self._folder / log, piped=piped)
+    def start_client(
+        self,
+        argv: Sequence[object],
+        log: str = "client.log",
+        *,
+        piped: bool = True,
+        env: Mapping[str, str] | None = None,
+    ) -> Child:
+        return self._client.start(argv, self._folder / log, piped=piped, env=env)
 
     def publish(self, pods: Sequence[Pod], before: Callable[[], None] = lambda: None) -> bool:
         """Publishes these pods as endpoints to kube-proxy and the balancer; returns true if that changes anything."""

@@ -1,9 +1,11 @@
 """Configurations of balancers, detection of listeners, and atomic replacement of files."""
 
+import contextlib
 import json
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -267,6 +269,22 @@ class CertificateTest(unittest.TestCase):
             self.assertIn("    -----BEGIN PRIVATE KEY-----", (config / "secret.yaml").read_text())
             self.assertIn("protocol: HTTPS", (config / "gateway.yaml").read_text())
 
+    def test_client_with_the_same_certificate_is_accepted_at_its_address(self) -> None:
+        if not shutil.which("openssl"):
+            self.skipTest("openssl is not there")
+        with tempfile.TemporaryDirectory() as folder:
+            made = certificate.make(Path(folder), "127.0.0.1")
+            server_context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=made.authority)
+            server_context.load_cert_chain(made.chain, made.key)
+            server_context.verify_mode = ssl.CERT_REQUIRED
+            client_context = ssl.create_default_context(cafile=made.authority)
+            client_context.load_cert_chain(made.chain, made.key)
+            for name in ("127.0.0.1", certificate.HOST):
+                client, server = _handshake(client_context, server_context, name)
+                self.assertTrue(client and server, name)
+            with self.assertRaises(ssl.SSLCertVerificationError):
+                _handshake(client_context, server_context, "127.0.0.2")
+
     def test_caddy_reads_it_and_speaks_http3_if_asked_to(self) -> None:
         pair = certificate.Certificate(Path("/c/chain.pem"), Path("/c/key.pem"), Path("/c/authority.pem"))
         for http3, protocols in ((False, ["h1", "h2"]), (True, ["h1", "h2", "h3"])):
@@ -275,6 +293,20 @@ class CertificateTest(unittest.TestCase):
                 self.assertEqual(apps["http"]["servers"]["lab"]["protocols"], protocols)
                 files = apps["tls"]["certificates"]["load_files"]
                 self.assertEqual(files, [{"certificate": "/c/chain.pem", "key": "/c/key.pem"}])
+
+
+def _handshake(client: ssl.SSLContext, server: ssl.SSLContext, name: str) -> tuple[dict, dict]:
+    """Returns the certificate that each end has verified."""
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        client.wrap_bio(to_client, to_server, server_hostname=name),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    )
+    for _ in range(5):
+        for end in ends:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    return ends[0].getpeercert() or {}, ends[1].getpeercert() or {}
 
 
 class UnsupportedTest(unittest.TestCase):

@@ -2,7 +2,9 @@
 
 import math
 import random
+import tempfile
 import unittest
+from pathlib import Path
 from typing import Any
 
 from lab import experiment
@@ -71,6 +73,7 @@ class FiguresTest(unittest.TestCase):
     def rows(self) -> list[Row]:
         balanced = [call(at / 10, rows.REPLICAS[at % 3]) for at in range(200)]
         numbers = {"largest": 1000, "busiest": 0.9, "first_call_ms": 10.0, "share_lowest": 0.33, "share_highest": 0.34}
+        cpu = {"cpu_seconds": 0.1}
         return [
             rows.EMPTY
             | {"variant": variant["id"], "kind": variant["kind"], "repetition": 1, "calls_at_once": 200}
@@ -78,7 +81,7 @@ class FiguresTest(unittest.TestCase):
             | (
                 numbers
                 if variant["kind"] in ("newcomer", "scaled", "adopted") or name == "largest"
-                else {"busiest": 0.9}
+                else {"busiest": 0.9} | cpu
             )
             for variant in (*self.found.settings["variants"], *self.found.settings["cluster"]["variants"])
             for name in (("size", "largest") if variant["kind"] == "bursts" else ("all",))
@@ -88,6 +91,31 @@ class FiguresTest(unittest.TestCase):
         known = figures(self.rows())
         for claim in self.found.expectations:
             self.assertIn(claim.figure, known, claim.id)
+
+    def test_cpu_is_of_a_call_and_compared_within_a_repetition(self) -> None:
+        seconds = {("sheave", 1): 0.2, ("xds", 1): 0.1, ("sheave", 2): 0.8, ("xds", 2): 0.4}
+        template = next(row for row in self.rows() if row["variant"] == "xds")
+        measured = [
+            template | {"variant": variant, "repetition": repetition, "cpu_seconds": cpu}
+            for (variant, repetition), cpu in seconds.items()
+        ]
+        known = figures(measured)
+        self.assertEqual(known["xds.cpu"].value, 1250)
+        self.assertEqual(known["xds.cpu / sheave.cpu"].high, 0.5)
+        self.assertNotIn("sheave.cpu / sheave.cpu", known)
+
+    def test_files_with_and_without_cpu_time_are_known(self) -> None:
+        columns = ",".join(rows.EMPTY)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "raw.csv"
+            for header, known in (
+                (columns, True),
+                (columns.removesuffix(",cpu_seconds"), True),
+                (f"{columns},more", False),
+                (columns.removeprefix("variant,"), False),
+            ):
+                path.write_text(f"{header}\n")
+                self.assertEqual(rows.has_format(path), known, header)
 
     def test_server_that_got_no_call_refutes_the_claim(self) -> None:
         pinned = [row | {"first_call_ms": math.inf} for row in self.rows()]

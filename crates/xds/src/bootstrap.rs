@@ -40,7 +40,8 @@ pub fn bootstrap(settings: &BootstrapSettings) -> String {
             }})
         }
     };
-    let mut node = json!({"id": settings.node_id});
+    // gRPC for Node.js requires a locality, even if it is empty.
+    let mut node = json!({"id": settings.node_id, "locality": {}});
     if let Some(zone) = &settings.zone {
         node["locality"] = json!({"zone": zone});
     }
@@ -72,7 +73,7 @@ mod tests {
         let file = parsed(&settings);
         assert_eq!(file["xds_servers"][0]["server_uri"], "sheave.sheave:9905");
         assert_eq!(file["xds_servers"][0]["channel_creds"], json!([{"type": "insecure"}]));
-        assert_eq!(file["node"], json!({"id": "shop"}));
+        assert_eq!(file["node"], json!({"id": "shop", "locality": {}}));
 
         settings.credentials = ClientCredentials::Folder("/etc/xds".into());
         settings.zone = Some("a".to_owned());

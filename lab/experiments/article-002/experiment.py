@@ -116,7 +116,8 @@ def _bursts(node: Node, variant_run: _VariantRun) -> None:
     sizes = "sizes_per_connection" if variant_run.variant.connection_per_call else "sizes"
     with variant_run.open_setup(node, servers=1) as setup:
         for size in bench.setting(sizes):
-            variant_run.record(setup.burst(size), calls_at_once=size)
+            calls = setup.burst(size)
+            variant_run.record(calls, calls_at_once=size, cpu_seconds=round(setup.cpu_seconds, 6))
         if not bench.quick:
             variant_run.record((), largest=_largest_burst(setup, **bench.settings["largest"]))
 
@@ -133,7 +134,12 @@ def _shares(node: Node, variant_run: _VariantRun) -> None:
     with variant_run.open_setup(node, len(rows.REPLICAS)) as setup:
         client = setup.start_calls("-rate", bench.settings["rate"], "-seconds", bench.setting("seconds"))
         calls = setup.finish(client)
-        variant_run.record(calls, busiest=round(reading.busiest(calls), 4), dns_questions=setup.dns_questions())
+        variant_run.record(
+            calls,
+            busiest=round(reading.busiest(calls), 4),
+            dns_questions=setup.dns_questions(),
+            cpu_seconds=round(setup.cpu_seconds, 6),
+        )
     variant_run.record_seconds(calls)
 
 

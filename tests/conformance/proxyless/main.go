@@ -5,9 +5,11 @@
 //
 // Both are grpc-go as it is: the client dials TARGET (xds:///...), by the bootstrap file that GRPC_XDS_BOOTSTRAP names.
 // For each line of its standard input, `METHOD COUNT KEY=VALUE...`, it makes COUNT calls of the method, with that
-// metadata, and prints `NAME=CALLS` for each server that has answered, and `failed=CALLS`. `wait NAME` calls until that
-// server has answered, and prints the microseconds that it took. `stream` lines keep calling in the background, without
-// an answer, until `stop`, which prints the sums.
+// metadata, and prints `NAME=CALLS` for each server that has answered, `failed=CALLS`, and `status-CODE=CALLS` for each
+// status of those that have failed. `wait NAME` calls until that server has answered, and prints the microseconds that it
+// took. `stream METHOD` keeps calling in the background, without an answer, until `stop`, which prints the sums.
+//
+// The clients in the other languages of this folder do the same.
 package main
 
 import (
@@ -27,6 +29,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	_ "google.golang.org/grpc/xds"
@@ -53,8 +57,8 @@ func main() {
 	}
 }
 
-// serve answers every method with its name, and /shop.Flaky/... with UNAVAILABLE in every second call. SIGTERM stops it
-// gracefully, as a Pod does.
+// serve answers every method with its name, /shop.Flaky/... with UNAVAILABLE in every second call, and /shop.Slow/... not
+// at all. Its health check fails from SIGUSR1 to SIGUSR2. SIGTERM stops it gracefully, as a Pod does.
 func serve(name string) error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -79,17 +83,28 @@ func serve(name string) error {
 		return stream.SendMsg(wrapperspb.String(name))
 	}
 	server := grpc.NewServer(grpc.UnknownServiceHandler(answer))
+	check := health.NewServer()
+	healthpb.RegisterHealthServer(server, check)
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGTERM)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2)
 	go func() {
-		<-signals
-		server.GracefulStop()
+		for {
+			switch <-signals {
+			case syscall.SIGUSR1:
+				check.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
+			case syscall.SIGUSR2:
+				check.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
+			default:
+				server.GracefulStop()
+				return
+			}
+		}
 	}()
 	fmt.Println(listener.Addr())
 	return server.Serve(listener)
 }
 
-// tally counts calls by the server that has answered; those that failed by their status.
+// tally counts calls by the server that has answered, and those that have failed by their status too.
 type tally struct {
 	lock   sync.Mutex
 	counts map[string]int
@@ -174,7 +189,7 @@ func record(connection *grpc.ClientConn, method string, fields []string, counted
 	if err != nil {
 		fmt.Fprintln(os.Stderr, method, err)
 		counted.add("failed")
-		name = status.Code(err).String()
+		name = fmt.Sprintf("status-%d", status.Code(err))
 	}
 	counted.add(name)
 }

@@ -44,8 +44,6 @@ const NAME: &str = "interop.test";
 
 /// Main class of grpc-java's client.
 const JAVA_CLIENT: &str = "io.grpc.testing.integration.TestServiceClient";
-/// Options for processes that live for one case.
-const JAVA_OPTIONS: &[&str] = &["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"];
 
 #[tokio::test]
 #[ignore = "needs grpc-go: make conformance"]
@@ -100,7 +98,7 @@ async fn run_java(site: &InteropFixture) -> Result {
     let classes = format!("{}:{}/*", folder.display(), tools::path("java-packages")?.display());
     for case in [CASES, SOAK_CASES].concat() {
         let mut command = tools::program("java")?;
-        command.args(JAVA_OPTIONS).args(["-cp", &classes, JAVA_CLIENT]);
+        command.args(tools::JAVA_OPTIONS).args(["-cp", &classes, JAVA_CLIENT]);
         command.args([format!("--use_tls={}", site.uses_tls), "--use_test_ca=true".to_owned()]);
         command.args(["--server_host=127.0.0.1".to_owned(), site.port_option()]);
         command.arg(format!("--server_host_override={NAME}"));

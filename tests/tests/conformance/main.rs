@@ -9,7 +9,7 @@ mod scanners;
 mod h2spec;
 /// gRPC's interop clients in Go, Java, Python and for Node.js, through Sheave to grpc-go's server.
 mod interop;
-/// grpc-go as a client that balances each call itself, by Sheave's xDS server.
+/// gRPC clients in Go, Java, Python and for Node.js that balance each call themselves, by Sheave's xDS server.
 mod proxyless;
 /// wsproto as both ends of WebSockets: Autobahn's list of cases between every pair of HTTP versions.
 mod websocket;

@@ -1,306 +1,228 @@
-//! grpc-go as a client that balances each call itself, by Sheave's xDS server: `tests/conformance/proxyless`.
+//! gRPC clients that balance each call themselves, by Sheave's xDS server: `tests/conformance/proxyless`.
 //!
-//! The configuration is the one of the guide.
+//! The configuration is the one of the guide. Each library passes the same cases.
+
+/// The clients, one for each library.
+mod clients;
+/// Sheave with the configuration of the guide, and its servers.
+mod site;
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use rustix::process::Signal;
 use tests::certificates::CertificateAuthority;
-use tests::configuration::TempDirectory;
 use tests::sheave::run;
-use tests::{ConfigDirectory, Result, SheaveProcess, eventually, objects};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout};
-use tokio::time::timeout;
+use tests::{Result, SheaveProcess, eventually};
+use tokio::time::Instant;
 
-use crate::tools;
+use clients::{GrpcClient, GrpcLibrary};
+use site::{CertificateFolder, GrpcServer, ProxylessFixture};
 
-const GUIDE: &str = include_str!("../../../docs/guide/grpc-without-a-proxy.md");
 const TARGET: &str = "xds:///web.shop:80";
 const LONG_TARGET: &str = "xds:///web.shop.svc.cluster.local:80";
 
-/// Longer than a command of the client takes on a busy machine.
-const BOUND: Duration = Duration::from_secs(120);
+/// Time from the publication of an endpoint to the first call that its server has answered.
+const MAX_FIRST_CALL: Duration = Duration::from_millis(100);
 
-/// Calls by the name of the server that has answered, and those that have failed.
+/// Calls by the name of the server that has answered, and those that have failed, by their status too.
 type CallCounts = BTreeMap<String, u64>;
 
 #[tokio::test]
 #[ignore = "needs grpc-go: make conformance"]
-async fn go_client_follows_routes_weights_and_retries() -> Result {
-    let site = ProxylessFixture::start().await?;
-    let mut client = site.client(TARGET).await?;
-    let counts = client.call("/shop.Cart/Get", 400, "").await?;
-    ensure!(counts["failed"] == 0, "{counts:?}");
-    // 300 of 400 are expected; five standard deviations are 43.
-    ensure!((257..=343).contains(&counts["stable"]), "weights of 3 to 1: {counts:?}");
-    let counts = client.call("/shop.Cart/Get", 40, "plan=gold").await?;
-    ensure!(counts == CallCounts::from([("canary".to_owned(), 40), ("failed".to_owned(), 0)]));
-    let counts = client.call("/shop.Flaky/Get", 20, "plan=gold").await?;
-    ensure!(counts["failed"] == 0, "each second attempt succeeds: {counts:?}");
+async fn go_client_balances_calls_itself() -> Result {
+    passes_every_case(GrpcLibrary::Go).await
+}
 
-    let mut client = site.client(LONG_TARGET).await?;
+#[tokio::test]
+#[ignore = "needs grpc-java: make conformance"]
+async fn java_client_balances_calls_itself() -> Result {
+    passes_every_case(GrpcLibrary::Java).await
+}
+
+#[tokio::test]
+#[ignore = "needs grpcio: make conformance"]
+async fn python_client_balances_calls_itself() -> Result {
+    passes_every_case(GrpcLibrary::Python).await
+}
+
+#[tokio::test]
+#[ignore = "needs grpc-js: make conformance"]
+async fn node_client_balances_calls_itself() -> Result {
+    passes_every_case(GrpcLibrary::Node).await
+}
+
+#[tokio::test]
+#[ignore = "needs grpc-go: make conformance"]
+async fn names_of_services_resolve_and_routes_change() -> Result {
+    let site = ProxylessFixture::start().await?;
+    let mut client = site.client(GrpcLibrary::Go, LONG_TARGET).await?;
     let counts = client.call("/shop.Cart/Get", 4, "plan=gold").await?;
     ensure!(counts["canary"] == 4, "{counts:?}");
-    let mut client = site.client("xds:///none.shop:80").await?;
+    let mut client = site.client(GrpcLibrary::Go, "xds:///none.shop:80").await?;
     let counts = client.call("/shop.Cart/Get", 1, "").await?;
     ensure!(counts["failed"] == 1, "there is no such Service: {counts:?}");
 
-    let route = site.guide().replace("web-canary, port: 80}]", "web-stable, port: 80}]");
-    site.configuration.write_text("main.yaml", &route)?;
-    let mut client = site.client(TARGET).await?;
+    let mut client = site.client(GrpcLibrary::Go, TARGET).await?;
+    let counts = client.call("/shop.Cart/Get", 1, "plan=gold").await?;
+    ensure!(counts["canary"] == 1, "{counts:?}");
+    site.change_configuration("web-canary, port: 80}]", "web-stable, port: 80}]")?;
     let call = async || client.call("/shop.Cart/Get", 1, "plan=gold").await;
     eventually("the changed route", call, |counts| counts.contains_key("stable")).await?;
     site.expect_no_rejection().await
 }
 
 #[tokio::test]
-#[ignore = "needs grpc-go: make conformance"]
-async fn new_server_is_called_at_once_and_old_ones_go_without_a_failed_call() -> Result {
-    let site = ProxylessFixture::start().await?;
-    let mut client = site.client(TARGET).await?;
-    client.call("/shop.Cart/Get", 20, "").await?;
+async fn other_addresses_than_loopback_need_certificates() -> Result {
+    let refused = run(["serve", "--config", "none", "--xds", "0.0.0.0:0"]).await?;
+    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+    ensure!(!refused.status.success() && message.contains("--xds-certs"), "{message}");
+    Ok(())
+}
+
+/// Runs the cases of a library, in one process of its client as far as they can share it.
+async fn passes_every_case(library: GrpcLibrary) -> Result {
+    if !library.is_installed()? {
+        return Ok(());
+    }
+    let mut site = ProxylessFixture::start().await?;
+    let mut client = site.client(library, TARGET).await?;
+    follows_routes_retries_and_timeouts(&mut client).await?;
+    follows_weights(&mut client).await?;
+    follows_health(&site, &mut client).await?;
+
     client.command("stream /shop.Cart/Get").await?;
+    let added = calls_new_servers_at_once(&site, &mut client).await?;
+    leaves_old_servers(&site, &mut client, &added).await?;
+    site = survives_a_restart(site, &mut client).await?;
+    let counts = client.stop().await?;
+    eprintln!("{library:?}: calls while servers and Sheave came and went: {counts:?}");
+    ensure!(counts["failed"] == 0, "{counts:?}");
+    for name in ["stable", "added-3", "killed", "late"] {
+        ensure!(counts.contains_key(name), "{name} has no call: {counts:?}");
+    }
+    site.expect_no_rejection().await?;
 
-    let added = GrpcServer::start("added").await?;
-    let stable = site.stable.address;
-    site.set_endpoints("web-stable", &[stable, added.address])?;
-    let micros: u64 = client.ask("wait added").await?.trim().parse()?;
-    println!("the first call of a new server came {micros} us after its endpoint was written");
+    if library.has_certificates() { presents_its_certificate(library).await } else { Ok(()) }
+}
 
+async fn follows_routes_retries_and_timeouts(client: &mut GrpcClient) -> Result {
+    let counts = client.call("/shop.Cart/Get", 40, "plan=gold").await?;
+    let all = CallCounts::from([("canary".to_owned(), 40), ("failed".to_owned(), 0)]);
+    ensure!(counts == all, "the route of a header field: {counts:?}");
+    let counts = client.call("/shop.Flaky/Get", 20, "plan=gold").await?;
+    ensure!(counts["failed"] == 0, "each second attempt succeeds: {counts:?}");
+    let begun = Instant::now();
+    let counts = client.call("/shop.Slow/Get", 1, "plan=slow").await?;
+    ensure!(counts.get("status-4") == Some(&1), "the deadline is exceeded: {counts:?}");
+    ensure!(begun.elapsed() < clients::DEADLINE / 2, "the client's own deadline is longer");
+    Ok(())
+}
+
+async fn follows_weights(client: &mut GrpcClient) -> Result {
+    let counts = client.call("/shop.Cart/Get", 4_000, "").await?;
+    ensure!(counts["failed"] == 0, "{counts:?}");
+    // 3,000 of 4,000 are expected; 5 % of them are five standard deviations.
+    ensure!((2_850..=3_150).contains(&counts["stable"]), "weights of 3 to 1: {counts:?}");
+    Ok(())
+}
+
+/// An endpoint whose health checks fail gets no calls, and gets some again when they succeed.
+async fn follows_health(site: &ProxylessFixture, client: &mut GrpcClient) -> Result {
+    let unwell = GrpcServer::start("unwell").await?;
+    site.set_endpoints("web-stable", &[site.stable.address, unwell.address])?;
+    client.ask("wait unwell").await?;
+    unwell.signal(Signal::USR1)?;
+    let call = async || client.call("/shop.Cart/Get", 40, "").await;
+    let counts = eventually("no calls", call, |counts| !counts.contains_key("unwell")).await?;
+    ensure!(counts["failed"] == 0, "{counts:?}");
+    unwell.signal(Signal::USR2)?;
+    client.ask("wait unwell").await?;
+    site.set_endpoints("web-stable", &[site.stable.address])?;
+    let call = async || client.call("/shop.Cart/Get", 40, "").await;
+    eventually("its end", call, |counts| !counts.contains_key("unwell")).await?;
+    Ok(())
+}
+
+/// Returns the last of the new servers.
+async fn calls_new_servers_at_once(
+    site: &ProxylessFixture,
+    client: &mut GrpcClient,
+) -> Result<GrpcServer> {
+    let (mut fastest, mut last) = (Duration::MAX, None);
+    for name in ["added-1", "added-2", "added-3"] {
+        let added = GrpcServer::start(name).await?;
+        let published = Instant::now();
+        site.set_endpoints("web-stable", &[site.stable.address, added.address])?;
+        client.ask(&format!("wait {name}")).await?;
+        fastest = fastest.min(published.elapsed());
+        last = Some(added);
+    }
+    eprintln!("{:?}: the first call of a new server came after {fastest:?}", client.library);
+    // Other tests run at the same time, which may delay one of them.
+    ensure!(fastest <= MAX_FIRST_CALL, "{fastest:?}");
+    last.context("a new server")
+}
+
+/// One server is drained and one is killed, with calls in flight at both.
+async fn leaves_old_servers(
+    site: &ProxylessFixture,
+    client: &mut GrpcClient,
+    added: &GrpcServer,
+) -> Result {
     // A Pod that ends is not ready before it gets its signal.
     let lines = site.sheave.log_line_count();
     site.set_endpoints("web-stable", &[added.address])?;
     site.sheave.wait_for_log(lines, "endpoints changed").await?;
     site.stable.signal(Signal::TERM)?;
     client.ask("wait canary").await?;
-    // One is killed: its endpoint is still there, and its calls in flight fail.
+    // The endpoint of the killed one is still there.
     let killed = GrpcServer::start("killed").await?;
     site.set_endpoints("web-stable", &[added.address, killed.address])?;
     client.ask("wait killed").await?;
     killed.signal(Signal::KILL)?;
     for _ in 0..20 {
-        client.ask("wait added").await?;
+        client.ask("wait added-3").await?;
     }
-    let counts = client.stop().await?;
-    println!("calls while servers came and went: {counts:?}");
-    ensure!(counts["failed"] == 0, "{counts:?}");
-    ensure!(counts["added"] > 0 && counts["stable"] > 0 && counts["killed"] > 0, "{counts:?}");
-    site.expect_no_rejection().await
+    Ok(())
 }
 
-#[tokio::test]
-#[ignore = "needs grpc-go: make conformance"]
-async fn no_call_fails_while_sheave_restarts() -> Result {
-    let mut site = ProxylessFixture::start().await?;
-    let mut client = site.client(TARGET).await?;
-    client.call("/shop.Cart/Get", 20, "").await?;
-    client.command("stream /shop.Cart/Get").await?;
+async fn survives_a_restart(
+    mut site: ProxylessFixture,
+    client: &mut GrpcClient,
+) -> Result<ProxylessFixture> {
     let address = site.sheave.xds.context("an address")?.to_string();
     site.sheave.signal(Signal::TERM)?;
     site.sheave.wait_for_exit().await?;
     for _ in 0..10 {
-        client.ask("wait stable").await?;
+        client.ask("wait canary").await?;
     }
     site.sheave = SheaveProcess::serve_with(&site.configuration, &["--xds", &address]).await?;
-    let added = GrpcServer::start("added").await?;
-    site.set_endpoints("web-stable", &[added.address])?;
-    client.ask("wait added").await?;
-    let counts = client.stop().await?;
-    println!("calls while Sheave was away and back: {counts:?}");
-    ensure!(counts["failed"] == 0, "{counts:?}");
-    site.expect_no_rejection().await
+    let late = GrpcServer::start("late").await?;
+    site.set_endpoints("web-stable", &[late.address])?;
+    client.ask("wait late").await?;
+    site.keep(late);
+    Ok(site)
 }
 
-#[tokio::test]
-#[ignore = "needs grpc-go: make conformance"]
-async fn client_needs_a_certificate_beyond_loopback() -> Result {
-    let refused = run(["serve", "--config", "none", "--xds", "0.0.0.0:0"]).await?;
-    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
-    ensure!(!refused.status.success() && message.contains("--xds-certs"), "{message}");
-
+/// A client with a certificate of the right authority is served, and no other.
+async fn presents_its_certificate(library: GrpcLibrary) -> Result {
     let (authority, other) = (CertificateAuthority::new(), CertificateAuthority::new());
-    let folder = certificate_folder(&authority, &authority, "localhost")?;
-    let certs = folder.path().to_str().context("a path")?;
+    let server = CertificateFolder::new(&authority, &authority, "localhost")?;
     let site =
-        ProxylessFixture::start_with(&["--xds", "127.0.0.1:0", "--xds-certs", certs]).await?;
-    let own = certificate_folder(&authority, &authority, "client.test")?;
-    let mut client = site.client_with(TARGET, Some(own.path())).await?;
+        ProxylessFixture::start_with(&["--xds", "127.0.0.1:0", "--xds-certs", server.path()])
+            .await?;
+    let own = CertificateFolder::new(&authority, &authority, "client.test")?;
+    let mut client = site.client_with(library, TARGET, Some(own)).await?;
     let counts = client.call("/shop.Cart/Get", 10, "plan=gold").await?;
-    ensure!(counts["canary"] == 10, "{counts:?}");
+    ensure!(counts.get("canary") == Some(&10), "{counts:?}");
 
-    let foreign = certificate_folder(&other, &authority, "client.test")?;
-    let mut client = site.client_with(TARGET, Some(foreign.path())).await?;
+    let foreign = CertificateFolder::new(&other, &authority, "client.test")?;
+    let mut client = site.client_with(library, TARGET, Some(foreign)).await?;
     let counts = client.call("/shop.Cart/Get", 1, "").await?;
     ensure!(counts["failed"] == 1, "the certificate is of another authority: {counts:?}");
     let status = site.status().await?;
     ensure!(status["clients"] == 1, "{status}");
     Ok(())
-}
-
-/// Returns a folder with a certificate of an authority, and the authority that is trusted.
-fn certificate_folder(
-    issuer: &CertificateAuthority,
-    trusted: &CertificateAuthority,
-    name: &str,
-) -> Result<TempDirectory> {
-    let folder = TempDirectory::new()?;
-    let certificate = issuer.issue(&[name]);
-    fs::write(folder.path().join("tls.crt"), &certificate.certificate_pem)?;
-    fs::write(folder.path().join("tls.key"), &certificate.key_pem)?;
-    fs::write(folder.path().join("ca.crt"), &trusted.pem)?;
-    Ok(folder)
-}
-
-/// Sheave with the configuration of the guide, and two servers.
-struct ProxylessFixture {
-    sheave: SheaveProcess,
-    configuration: ConfigDirectory,
-    stable: GrpcServer,
-    _canary: GrpcServer,
-}
-
-impl ProxylessFixture {
-    async fn start() -> Result<Self> {
-        Self::start_with(&["--xds", "127.0.0.1:0"]).await
-    }
-
-    async fn start_with(arguments: &[&str]) -> Result<Self> {
-        let (stable, canary) =
-            (GrpcServer::start("stable").await?, GrpcServer::start("canary").await?);
-        let configuration = ConfigDirectory::empty()?;
-        configuration.write_text("main.yaml", guide())?;
-        set_endpoints(&configuration, "web-stable", &[stable.address])?;
-        set_endpoints(&configuration, "web-canary", &[canary.address])?;
-        let sheave = SheaveProcess::serve_with(&configuration, arguments).await?;
-        Ok(Self { sheave, configuration, stable, _canary: canary })
-    }
-
-    fn guide(&self) -> &'static str {
-        guide()
-    }
-
-    fn set_endpoints(&self, service: &str, endpoints: &[SocketAddr]) -> Result {
-        set_endpoints(&self.configuration, service, endpoints)
-    }
-
-    async fn client(&self, target: &str) -> Result<GrpcClient> {
-        self.client_with(target, None).await
-    }
-
-    /// Starts a client with the bootstrap file that `sheave xds bootstrap` prints.
-    async fn client_with(&self, target: &str, certs: Option<&Path>) -> Result<GrpcClient> {
-        let folder = TempDirectory::new()?;
-        let address = self.sheave.xds.context("--xds")?;
-        // The name is in the certificate.
-        let server = format!("localhost:{}", address.port());
-        let mut arguments = vec!["xds", "bootstrap", "--server", &server, "--node", "test"];
-        arguments.extend(certs.iter().flat_map(|it| ["--certs", it.to_str().expect("a path")]));
-        let printed = run(arguments).await?;
-        ensure!(printed.status.success(), "{printed:?}");
-        let bootstrap = folder.path().join("bootstrap.json");
-        fs::write(&bootstrap, printed.stdout)?;
-        GrpcClient::start(target, bootstrap, folder)
-    }
-
-    async fn status(&self) -> Result<Value> {
-        let response = self.sheave.admin_get("/api/v1/xds").await?;
-        Ok(serde_json::from_slice(&response.body)?)
-    }
-
-    async fn expect_no_rejection(&self) -> Result {
-        let status = self.status().await?;
-        ensure!(status["rejections"] == Value::Array(Vec::new()), "{status}");
-        Ok(())
-    }
-}
-
-/// Returns the configuration in the guide.
-fn guide() -> &'static str {
-    let blocks = GUIDE.split("```yaml\n").skip(1).filter_map(|it| it.split("```").next());
-    blocks.into_iter().find(|it| it.contains("kind: GRPCRoute")).expect("the guide has a route")
-}
-
-fn set_endpoints(
-    configuration: &ConfigDirectory,
-    service: &str,
-    endpoints: &[SocketAddr],
-) -> Result {
-    let slices = objects::slices(service, endpoints).into_iter();
-    let slices: Vec<_> = slices.map(|it| objects::in_namespace("shop", it)).collect();
-    Ok(configuration.write(&format!("{service}.yaml"), &slices)?)
-}
-
-/// A server that answers with its name, killed when dropped.
-struct GrpcServer {
-    address: SocketAddr,
-    child: Child,
-}
-
-impl GrpcServer {
-    async fn start(name: &str) -> Result<Self> {
-        let mut command = tools::program("proxyless")?;
-        let mut child = command.args(["serve", name]).stdout(Stdio::piped()).spawn()?;
-        let output = BufReader::new(child.stdout.take().context("a pipe")?);
-        let line = timeout(BOUND, output.lines().next_line()).await??;
-        Ok(Self { address: line.context("an address")?.parse()?, child })
-    }
-
-    fn signal(&self, signal: Signal) -> Result {
-        let id = i32::try_from(self.child.id().context("the server has ended")?)?;
-        Ok(kill_process(Pid::from_raw(id).context("a process id")?, signal)?)
-    }
-}
-
-/// A client, killed when dropped.
-struct GrpcClient {
-    commands: ChildStdin,
-    answers: Lines<BufReader<ChildStdout>>,
-    _child: Child,
-    _folder: TempDirectory,
-}
-
-impl GrpcClient {
-    fn start(target: &str, bootstrap: PathBuf, folder: TempDirectory) -> Result<Self> {
-        let mut command = tools::program("proxyless")?;
-        command.args(["call", target]).env("GRPC_XDS_BOOTSTRAP", bootstrap);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let commands = child.stdin.take().context("a pipe")?;
-        let answers = BufReader::new(child.stdout.take().context("a pipe")?).lines();
-        Ok(Self { commands, answers, _child: child, _folder: folder })
-    }
-
-    async fn command(&mut self, line: &str) -> Result {
-        Ok(self.commands.write_all(format!("{line}\n").as_bytes()).await?)
-    }
-
-    async fn ask(&mut self, line: &str) -> Result<String> {
-        self.command(line).await?;
-        let answer = timeout(BOUND, self.answers.next_line()).await;
-        answer.with_context(|| line.to_owned())??.context("the client has ended")
-    }
-
-    async fn call(&mut self, method: &str, count: u32, fields: &str) -> Result<CallCounts> {
-        parse_counts(&self.ask(&format!("{method} {count} {fields}")).await?)
-    }
-
-    /// Ends the calls in the background.
-    async fn stop(&mut self) -> Result<CallCounts> {
-        parse_counts(&self.ask("stop").await?)
-    }
-}
-
-fn parse_counts(line: &str) -> Result<CallCounts> {
-    let counts = line.split_whitespace().map(|word| {
-        let (name, count) = word.split_once('=').context("NAME=CALLS")?;
-        Ok((name.to_owned(), count.parse()?))
-    });
-    counts.collect()
 }

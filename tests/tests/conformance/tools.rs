@@ -11,6 +11,9 @@ use tests::Result;
 use tokio::process::Command;
 use tokio::time::timeout;
 
+/// Options of Java for processes that live for seconds.
+pub(crate) const JAVA_OPTIONS: &[&str] = &["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"];
+
 /// Longer than any of the programs takes on a busy machine.
 const BOUND: Duration = Duration::from_secs(300);
 

@@ -1,0 +1,143 @@
+//! A client of each gRPC library, with one protocol of commands and answers: `tests/conformance/proxyless/main.go`
+//! describes it.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::Context;
+use tests::Result;
+use tests::configuration::TempDirectory;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::time::timeout;
+
+use super::CallCounts;
+use super::site::CertificateFolder;
+use crate::tools;
+
+/// Deadline that clients set for each call.
+pub(super) const DEADLINE: Duration = Duration::from_secs(60);
+/// Longer than a command of a client takes on a busy machine.
+const BOUND: Duration = Duration::from_secs(120);
+
+/// A gRPC library.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum GrpcLibrary {
+    Go,
+    Java,
+    /// Its core is the one of C++.
+    Python,
+    Node,
+}
+
+impl GrpcLibrary {
+    /// True if the client can run here.
+    pub(super) fn is_installed(self) -> Result<bool> {
+        match self {
+            Self::Go => Ok(true),
+            Self::Java => tools::is_installed("java-classes/ProxylessClient.class"),
+            Self::Python => tools::is_installed("python-current"),
+            Self::Node => tools::is_installed("node"),
+        }
+    }
+
+    /// True if its bootstrap file can name a certificate for the xDS server. grpc-java ignores the files of the credentials
+    /// `tls`, and grpc-js-xds does not know these credentials.
+    pub(super) fn has_certificates(self) -> bool {
+        match self {
+            Self::Go | Self::Python => true,
+            Self::Java | Self::Node => false,
+        }
+    }
+
+    /// Returns the command of its client, without the target.
+    fn command(self) -> Result<Command> {
+        let script = |name| tools::conformance_folder().join("proxyless").join(name);
+        let (program, first_arguments) = match self {
+            Self::Go => ("proxyless", vec!["call".into()]),
+            Self::Java => {
+                let classes = tools::path("java-classes")?;
+                let packages = tools::path("java-packages")?;
+                let path = format!("{}:{}/*", classes.display(), packages.display());
+                let options = tools::JAVA_OPTIONS.iter().map(Into::into);
+                let main = ["-cp".into(), path.into(), "ProxylessClient".into()];
+                ("java", options.chain(main).collect())
+            }
+            Self::Python => ("python-current", vec![script("client.py").into_os_string()]),
+            Self::Node => ("node", vec![script("client.cjs").into_os_string()]),
+        };
+        let mut command = tools::program(program)?;
+        command.args(first_arguments);
+        Ok(command)
+    }
+}
+
+/// A client, killed when dropped.
+pub(super) struct GrpcClient {
+    pub(super) library: GrpcLibrary,
+    commands: ChildStdin,
+    answers: Lines<BufReader<ChildStdout>>,
+    _child: Child,
+    /// Of the bootstrap file.
+    _folder: TempDirectory,
+    _certificates: Option<CertificateFolder>,
+}
+
+impl GrpcClient {
+    /// Starts a client with the bootstrap file in a folder.
+    pub(super) fn start(
+        library: GrpcLibrary,
+        target: &str,
+        folder: TempDirectory,
+        certificates: Option<CertificateFolder>,
+    ) -> Result<Self> {
+        let mut command = library.command()?;
+        command.arg(target).env("GRPC_XDS_BOOTSTRAP", folder.path().join("bootstrap.json"));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let commands = child.stdin.take().context("a pipe")?;
+        let answers = BufReader::new(child.stdout.take().context("a pipe")?).lines();
+        Ok(Self {
+            library,
+            commands,
+            answers,
+            _child: child,
+            _folder: folder,
+            _certificates: certificates,
+        })
+    }
+
+    /// Sends a command that has no answer.
+    pub(super) async fn command(&mut self, line: &str) -> Result {
+        Ok(self.commands.write_all(format!("{line}\n").as_bytes()).await?)
+    }
+
+    /// Sends a command and returns its answer.
+    pub(super) async fn ask(&mut self, line: &str) -> Result<String> {
+        self.command(line).await?;
+        let answer = timeout(BOUND, self.answers.next_line()).await;
+        answer.with_context(|| line.to_owned())??.context("the client has ended")
+    }
+
+    /// Makes calls of a method with these fields.
+    pub(super) async fn call(
+        &mut self,
+        method: &str,
+        count: u32,
+        fields: &str,
+    ) -> Result<CallCounts> {
+        parse_counts(&self.ask(&format!("{method} {count} {fields}")).await?)
+    }
+
+    /// Ends the calls in the background.
+    pub(super) async fn stop(&mut self) -> Result<CallCounts> {
+        parse_counts(&self.ask("stop").await?)
+    }
+}
+
+fn parse_counts(line: &str) -> Result<CallCounts> {
+    let counts = line.split_whitespace().map(|word| {
+        let (name, count) = word.split_once('=').context("NAME=CALLS")?;
+        Ok((name.to_owned(), count.parse()?))
+    });
+    counts.collect()
+}
