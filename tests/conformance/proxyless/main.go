@@ -7,7 +7,8 @@
 // For each line of its standard input, `METHOD COUNT KEY=VALUE...`, it makes COUNT calls of the method, with that
 // metadata, and prints `NAME=CALLS` for each server that has answered, and `failed=CALLS`. `wait NAME` calls until that
 // server has answered, and prints the microseconds that it took. `stream` lines keep calling in the background, without
-// an answer, until `stop`, which prints the sums.
+// an answer, until `stop`, which prints the sums. `hold METHOD COUNT KEY=VALUE...` begins COUNT calls, without an answer,
+// which last until their server ends them, or the client ends.
 package main
 
 import (
@@ -144,6 +145,14 @@ func call(target string) error {
 			for range 4 {
 				background.Go(func() { stream(running, connection, words[1], streamed) })
 			}
+		case "hold":
+			count, err := strconv.Atoi(words[2])
+			if err != nil {
+				return err
+			}
+			for range count {
+				go hold(connection, words[1], words[3:])
+			}
 		case "stop":
 			stop()
 			background.Wait()
@@ -169,6 +178,12 @@ func stream(running context.Context, connection *grpc.ClientConn, method string,
 	}
 }
 
+func hold(connection *grpc.ClientConn, method string, fields []string) {
+	ctx := withFields(context.Background(), fields)
+	err := connection.Invoke(ctx, method, new(emptypb.Empty), new(wrapperspb.StringValue))
+	fmt.Fprintln(os.Stderr, method, err)
+}
+
 func record(connection *grpc.ClientConn, method string, fields []string, counted *tally) {
 	name, err := invoke(connection, method, fields)
 	if err != nil {
@@ -182,11 +197,16 @@ func record(connection *grpc.ClientConn, method string, fields []string, counted
 func invoke(connection *grpc.ClientConn, method string, fields []string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
+	ctx = withFields(ctx, fields)
+	answer := new(wrapperspb.StringValue)
+	err := connection.Invoke(ctx, method, new(emptypb.Empty), answer, grpc.WaitForReady(false))
+	return answer.Value, err
+}
+
+func withFields(ctx context.Context, fields []string) context.Context {
 	for _, field := range fields {
 		key, value, _ := strings.Cut(field, "=")
 		ctx = metadata.AppendToOutgoingContext(ctx, key, value)
 	}
-	answer := new(wrapperspb.StringValue)
-	err := connection.Invoke(ctx, method, new(emptypb.Empty), answer, grpc.WaitForReady(false))
-	return answer.Value, err
+	return ctx
 }
