@@ -2,6 +2,9 @@
 //!
 //! It knows objects and the data plane; it must not know the sources of objects.
 
+/// Conditions of routes at clients that use xDS.
+mod xds_status;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
 use std::net::{IpAddr, SocketAddr};
@@ -23,7 +26,7 @@ use crate::failure::bind_advice;
 use crate::files::SourceContents;
 use crate::report::{ProcessReport, ReloadOutcome, TranslatedServices};
 use crate::transparent::AgentHandle;
-use crate::xds::XdsRouteStatus;
+use xds_status::XdsRouteStatus;
 
 /// Interval between two attempts to bind an address that could not be bound.
 const REBIND_INTERVAL: Duration = Duration::from_secs(5);

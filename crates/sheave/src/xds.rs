@@ -9,8 +9,6 @@ mod connection;
 mod certificates;
 /// Load that clients report.
 mod load;
-/// Conditions of routes.
-mod route_status;
 /// Metrics of the server.
 mod metrics;
 
@@ -32,7 +30,6 @@ use crate::flags::{BootstrapFlags, XdsCommand, XdsFlags};
 use crate::report::{ProcessPhase, ProcessReport};
 use certificates::XdsCertificates;
 pub(crate) use metrics::{XDS_BACKEND_METRICS, XDS_LOAD_METRICS, XDS_METRICS};
-pub(crate) use route_status::XdsRouteStatus;
 
 /// Time from a byte of a client until a byte is sent to it: pings alone keep it.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use gateway::snapshot::BackendKey;
 use thiserror::Error;
 
-use crate::message::{ClusterStats, UpstreamLocalityStats};
+use crate::message::{ClusterStats, LocalityStats};
 use crate::name;
 
 /// Interval of the reports of a client.
@@ -175,18 +175,16 @@ impl ClientLoad {
         let mut in_progress = BTreeMap::<Arc<str>, (Arc<LoadCounters>, u64)>::new();
         {
             let clusters = self.table.clusters();
-            for ClusterStats { cluster_name, upstream_locality_stats, total_dropped_requests } in
-                stats
-            {
+            for ClusterStats { cluster_name, locality_stats, total_dropped_requests } in stats {
                 let Some((name, entry)) = clusters.get_key_value(cluster_name.as_str()) else {
                     self.table.unknown_clusters.fetch_add(1, Ordering::Relaxed);
                     continue;
                 };
-                entry.counters.add(upstream_locality_stats, *total_dropped_requests);
+                entry.counters.add(locality_stats, *total_dropped_requests);
                 let now = in_progress
                     .entry(Arc::clone(name))
                     .or_insert_with(|| (Arc::clone(&entry.counters), 0));
-                now.1 += sum(upstream_locality_stats, |it| it.total_requests_in_progress);
+                now.1 += sum(locality_stats, |it| it.total_requests_in_progress);
             }
         }
         self.replace(in_progress);
@@ -217,7 +215,7 @@ impl Drop for ClientLoad {
 }
 
 impl LoadCounters {
-    fn add(&self, localities: &[UpstreamLocalityStats], dropped: u64) {
+    fn add(&self, localities: &[LocalityStats], dropped: u64) {
         let add = |to: &AtomicU64, count: u64| {
             to.fetch_add(count, Ordering::Relaxed);
         };
@@ -231,7 +229,7 @@ impl LoadCounters {
     }
 }
 
-fn sum(localities: &[UpstreamLocalityStats], of: impl Fn(&UpstreamLocalityStats) -> u64) -> u64 {
+fn sum(localities: &[LocalityStats], of: impl Fn(&LocalityStats) -> u64) -> u64 {
     localities.iter().map(of).fold(0, u64::saturating_add)
 }
 
@@ -240,7 +238,7 @@ fn check(stats: &[ClusterStats]) -> Result<(), ReportFault> {
         return Err(ReportFault::TooManyClusters);
     }
     let is_possible = |it: &ClusterStats| {
-        let localities = &it.upstream_locality_stats;
+        let localities = &it.locality_stats;
         let counts = [
             sum(localities, |it| it.total_issued_requests),
             sum(localities, |it| it.total_successful_requests),
@@ -271,7 +269,7 @@ mod tests {
     }
 
     fn stats(name: &str, in_progress: u64, issued: u64) -> ClusterStats {
-        let locality = |in_progress, issued| UpstreamLocalityStats {
+        let locality = |in_progress, issued| LocalityStats {
             total_successful_requests: issued,
             total_requests_in_progress: in_progress,
             total_error_requests: 1,
@@ -280,7 +278,7 @@ mod tests {
         ClusterStats {
             cluster_name: name.to_owned(),
             // Two zones.
-            upstream_locality_stats: vec![locality(in_progress, issued), locality(1, 1)],
+            locality_stats: vec![locality(in_progress, issued), locality(1, 1)],
             total_dropped_requests: 3,
         }
     }

@@ -33,7 +33,7 @@ pub(crate) use endpoint::{
 pub(crate) use listener::{
     ApiListener, HttpConnectionManager, HttpFilter, ListenerResource, RouteSource, RouterConfig,
 };
-pub(crate) use load::{ClusterStats, LoadStatsRequest, LoadStatsResponse, UpstreamLocalityStats};
+pub(crate) use load::{ClusterStats, LoadStatsRequest, LoadStatsResponse, LocalityStats};
 pub(crate) use route::{
     ClusterWeight, DirectResponse, FilterState, HashPolicy, HeaderMatcher, HeaderValue,
     HeaderValueOption, HeaderValueSource, MaxStreamDuration, RegexMatcher, RetryBackOff,

@@ -14,7 +14,7 @@ pub(crate) struct LoadStatsRequest {
     pub(crate) cluster_stats: Vec<ClusterStats>,
 }
 
-/// What a client is to report.
+/// Settings of the reports of a client.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct LoadStatsResponse {
     #[prost(message, optional, tag = "2")]
@@ -30,7 +30,7 @@ pub(crate) struct ClusterStats {
     #[prost(string, tag = "1")]
     pub(crate) cluster_name: String,
     #[prost(message, repeated, tag = "2")]
-    pub(crate) upstream_locality_stats: Vec<UpstreamLocalityStats>,
+    pub(crate) locality_stats: Vec<LocalityStats>,
     /// Requests that the client has not sent: the limit of the cluster was reached.
     #[prost(uint64, tag = "3")]
     pub(crate) total_dropped_requests: u64,
@@ -38,7 +38,7 @@ pub(crate) struct ClusterStats {
 
 /// Load of the endpoints of a locality.
 #[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct UpstreamLocalityStats {
+pub(crate) struct LocalityStats {
     #[prost(uint64, tag = "2")]
     pub(crate) total_successful_requests: u64,
     #[prost(uint64, tag = "3")]

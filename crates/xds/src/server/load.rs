@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::{Body, BoxFuture, Service, StdError};
-use tonic::server::{Grpc, NamedService, StreamingService};
+use tonic::server::{Grpc, NamedService};
 use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
@@ -129,12 +129,16 @@ impl ReportStream {
     }
 }
 
-type ResponseReceiver = ReceiverStream<Result<LoadStatsResponse, Status>>;
+type SettingsReceiver = ReceiverStream<Result<LoadStatsResponse, Status>>;
 
-impl StreamingService<LoadStatsRequest> for LoadReportService {
-    type Response = LoadStatsResponse;
-    type ResponseStream = ResponseReceiver;
-    type Future = BoxFuture<Response<ResponseReceiver>, Status>;
+impl Service<Request<Streaming<LoadStatsRequest>>> for LoadReportService {
+    type Response = Response<SettingsReceiver>;
+    type Error = Status;
+    type Future = BoxFuture<Response<SettingsReceiver>, Status>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        Poll::Ready(Ok(()))
+    }
 
     fn call(&mut self, request: Request<Streaming<LoadStatsRequest>>) -> Self::Future {
         let Self { table, is_closing } = self.clone();

@@ -8,7 +8,7 @@ use tonic::transport::{Endpoint, Server};
 
 use super::*;
 use crate::load::{LoadStatus, MAX_REPORTED_CLUSTERS};
-use crate::message::{ClusterStats, UpstreamLocalityStats};
+use crate::message::{ClusterStats, LocalityStats};
 use crate::table::ResourcePublisher;
 use crate::translate::tests::snapshot;
 
@@ -50,14 +50,14 @@ impl ReportFixture {
     }
 
     async fn report(&self, cluster: &str, in_progress: u64) {
-        let locality = UpstreamLocalityStats {
+        let locality = LocalityStats {
             total_requests_in_progress: in_progress,
             total_issued_requests: 10,
-            ..UpstreamLocalityStats::default()
+            ..LocalityStats::default()
         };
         let stats = ClusterStats {
             cluster_name: cluster.to_owned(),
-            upstream_locality_stats: vec![locality],
+            locality_stats: vec![locality],
             total_dropped_requests: 0,
         };
         let request = LoadStatsRequest { node: None, cluster_stats: vec![stats] };

@@ -12,7 +12,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The problems that statuses show.
-pub(crate) struct XdsRouteStatus {
+pub(super) struct XdsRouteStatus {
     publisher: Arc<ResourcePublisher>,
     reported: Vec<XdsProblem>,
     ticks: Interval,
@@ -20,20 +20,20 @@ pub(crate) struct XdsRouteStatus {
 
 impl XdsRouteStatus {
     /// Starts without a problem. Needs a running tokio runtime.
-    pub(crate) fn new(publisher: Arc<ResourcePublisher>) -> Self {
+    pub(super) fn new(publisher: Arc<ResourcePublisher>) -> Self {
         let mut ticks = interval(STATUS_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self { publisher, reported: Vec::new(), ticks }
     }
 
     /// Adds the present problems to the statuses of routes.
-    pub(crate) fn report(&mut self, statuses: &mut [ResourceStatus]) {
+    pub(super) fn report(&mut self, statuses: &mut [ResourceStatus]) {
         self.reported = self.publisher.route_problems();
         status::report_xds(statuses, &self.reported);
     }
 
     /// Waits until there are other problems than those reported last. Cancel-safe.
-    pub(crate) async fn changed(&mut self) {
+    pub(super) async fn changed(&mut self) {
         loop {
             self.ticks.tick().await;
             if self.publisher.route_problems() != self.reported {
