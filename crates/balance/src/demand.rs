@@ -1,7 +1,7 @@
 //! Demand for a backend, in concurrent requests: the input of autoscalers.
 //!
 //! Demand is the number of requests that have a slot, wait for one, or would have one had they not
-//! been rejected. It is averaged over time. The average is exact because it comes from integrals
+//! been rejected; requests of clients without a proxy count as these report them. It is averaged over time. The average is exact because it comes from integrals
 //! and not from samples: a request adds the time it lasts, whenever a reading is taken. By Little's
 //! law this is arrivals per second times the duration of a request, independent of the number of
 //! endpoints. Divided by the load that one endpoint should carry, it gives the number of endpoints.
@@ -21,7 +21,10 @@ use crate::time::{Time, nanos};
 mod rejected;
 /// Rates of requests.
 mod rates;
+/// Demand of requests that clients report.
+mod proxyless;
 
+pub use proxyless::{ProxylessDemand, ProxylessRequests};
 pub use rates::{RateAverager, RequestCounts, RequestRates};
 pub use rejected::RejectedDemand;
 
@@ -198,23 +201,27 @@ pub struct DemandTotals {
     queued: RequestTimeIntegral,
     rejected: RequestTimeIntegral,
     rejected_requests: u64,
+    /// Requests that clients report, which have no slot of this process.
+    proxyless: RequestTimeIntegral,
+    proxyless_requests: u64,
     served: u64,
     served_nanos: u64,
 }
 
 impl DemandTotals {
-    /// Returns the number of requests that have a slot, wait for one, or were rejected and still
-    /// count.
+    /// Returns the number of requests that have a slot, wait for one, were rejected and still
+    /// count, or are in progress as clients report.
     pub fn present(&self) -> u64 {
-        let counts = [self.in_flight.count, self.queued.count, self.rejected.count];
-        counts.into_iter().fold(0, u64::wrapping_add)
+        let [in_flight, queued, rejected] = self.integrals();
+        [in_flight.count, queued.count, rejected.count].into_iter().fold(0, u64::wrapping_add)
     }
 
     /// Returns the number of requests that have asked for a slot so far, and of those that were
     /// rejected. A request that is retried counts for each slot that it asks for; a queued request
     /// whose client disconnects no longer counts.
     pub fn counts(&self) -> RequestCounts {
-        let ended = self.served.wrapping_add(self.rejected_requests);
+        let ended = [self.served, self.rejected_requests, self.proxyless_requests];
+        let ended = ended.into_iter().fold(0, u64::wrapping_add);
         let requests = [self.in_flight.count, self.queued.count].into_iter();
         RequestCounts {
             requests: requests.fold(ended, u64::wrapping_add),
@@ -222,8 +229,11 @@ impl DemandTotals {
         }
     }
 
-    fn integrals(&self, now: Time) -> [u64; 3] {
-        [self.in_flight, self.queued, self.rejected].map(|integral| integral.at(now))
+    /// Returns the integrals of requests in flight, queued and rejected.
+    fn integrals(&self) -> [RequestTimeIntegral; 3] {
+        let mut in_flight = self.in_flight;
+        in_flight += self.proxyless;
+        [in_flight, self.queued, self.rejected]
     }
 }
 
@@ -233,6 +243,8 @@ impl AddAssign for DemandTotals {
         self.queued += other.queued;
         self.rejected += other.rejected;
         self.rejected_requests = self.rejected_requests.wrapping_add(other.rejected_requests);
+        self.proxyless += other.proxyless;
+        self.proxyless_requests = self.proxyless_requests.wrapping_add(other.proxyless_requests);
         self.served = self.served.wrapping_add(other.served);
         self.served_nanos = self.served_nanos.wrapping_add(other.served_nanos);
     }
@@ -241,7 +253,7 @@ impl AddAssign for DemandTotals {
 /// Demand by kind, in requests: an average or the value at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RequestDemand {
-    /// Requests that have a slot.
+    /// Requests that have a slot, or are in progress as clients report.
     pub in_flight: f64,
     /// Requests that wait for a slot.
     pub queued: f64,
@@ -310,8 +322,8 @@ impl DemandAverager {
         if at < self.last.at {
             return;
         }
-        let before = self.totals.integrals(self.last.at);
-        let now = totals.integrals(at);
+        let before = self.totals.integrals().map(|integral| integral.at(self.last.at));
+        let now = totals.integrals().map(|integral| integral.at(at));
         for kind in 0..3 {
             // A request that ended before the last reading may still have been part of it: then a
             // little is subtracted.
@@ -356,8 +368,7 @@ impl DemandAverager {
 
     /// Returns the demand at the last reading.
     pub fn present(&self) -> RequestDemand {
-        let DemandTotals { in_flight, queued, rejected: shed, .. } = self.totals;
-        let [in_flight, queued, shed] = [in_flight, queued, shed].map(|it| it.count as f64);
+        let [in_flight, queued, shed] = self.totals.integrals().map(|it| it.count as f64);
         RequestDemand { in_flight, queued, rejected: shed }
     }
 

@@ -9,6 +9,8 @@ mod features;
 mod status_json;
 /// Updates of the statuses in a cluster that are out of date.
 mod update;
+/// Routes at clients that use xDS.
+mod xds;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,6 +23,7 @@ pub use features::{FEATURES, report_version};
 pub use slot_assignment::{SlotSharing, report_slot_assignment};
 pub use status_json::status_json;
 pub use update::{StatusUpdate, status_removal, status_update};
+pub use xds::{RouteParent, XdsProblem, report_xds};
 
 /// The status of one object.
 #[derive(Clone, Debug, PartialEq)]
@@ -175,11 +178,13 @@ pub enum ConditionType {
     CapAssigned,
     /// The version of the Gateway API CRDs is supported.
     SupportedVersion,
+    /// Clients that use xDS have the route as it is. This type is Sheave's own.
+    XdsAccepted,
 }
 
 impl ConditionType {
     /// All types.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Accepted,
         Self::Programmed,
         Self::ResolvedRefs,
@@ -191,7 +196,14 @@ impl ConditionType {
         Self::InsecureEndpoints,
         Self::CapAssigned,
         Self::SupportedVersion,
+        Self::XdsAccepted,
     ];
+
+    /// Returns the name in a status.
+    pub fn name(self) -> String {
+        let prefix = if self == Self::XdsAccepted { "sheave.dev/" } else { "" };
+        format!("{prefix}{self:?}")
+    }
 }
 
 /// The reason of a condition, by the name in Gateway API.
@@ -204,6 +216,7 @@ pub enum ConditionReason {
     AddressNotUsable,
     Assigned,
     BackendNotFound,
+    ClientRejected,
     ConfigurationChanged,
     Conflicted,
     ExternalNameNotAllowed,

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use balance::demand::{RequestRates, WINDOW};
+use balance::demand::{ProxylessRequests, RequestRates, WINDOW};
 use balance::rate_limit::ReplicaPart;
 use balance::{RequestDemand, SlotAssignment};
 use gateway::Snapshot;
@@ -507,6 +507,16 @@ impl Proxy {
         let active_config = self.shared.config.load();
         let selected = active_config.backends.iter().filter(|backend| is_selected(&backend.key));
         selected.map(|backend| (backend.key.clone(), BackendDemand::of(backend))).collect()
+    }
+
+    /// Takes the requests that clients report: they send them to endpoints themselves. They count as demand of this
+    /// replica, until others are reported for the backend.
+    pub fn record_proxyless(&self, requests: &BTreeMap<BackendKey, ProxylessRequests>) {
+        for backend in &self.shared.config.load().backends {
+            if let Some(requests) = requests.get(&backend.key) {
+                backend.demand.record_proxyless(*requests);
+            }
+        }
     }
 
     /// Averages the rates of routes from now on, for [`rates_of_routes`](Self::rates_of_routes), and reports them to

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use balance::Time;
 use balance::demand::{
-    ASSUMED_SERVICE_TIME, DemandAverager, DemandShard, DemandTotals, RejectedDemand, RequestDemand,
-    RequestRates,
+    ASSUMED_SERVICE_TIME, DemandAverager, DemandShard, DemandTotals, ProxylessDemand,
+    ProxylessRequests, RejectedDemand, RequestDemand, RequestRates,
 };
 use balance::peer_reports::{DemandReport, PeerDemand};
 use tokio::sync::watch;
@@ -31,6 +31,8 @@ pub(crate) mod route_rates;
 pub(crate) struct DemandTracker {
     workers: Box<[WorkerDemand]>,
     averager: Mutex<DemandAverager>,
+    /// Demand of requests that do not pass through this process, as their clients report it.
+    proxyless: Mutex<ProxylessDemand>,
     /// Estimated time that a rejected request would have held a slot, in nanoseconds.
     service_time: AtomicU64,
     /// Demand at other replicas, as they report it.
@@ -67,6 +69,7 @@ impl DemandTracker {
         Self {
             workers: (0..workers).map(worker_demand).collect(),
             averager: Mutex::new(DemandAverager::new(clock::now())),
+            proxyless: Mutex::default(),
             service_time: AtomicU64::new(ASSUMED_SERVICE_TIME.as_nanos() as u64),
             peers: Mutex::default(),
             awaited_by: AtomicU8::new(0),
@@ -119,6 +122,12 @@ impl DemandTracker {
     /// Withdraws the request for a notification.
     pub(crate) fn ignore_rise(&self, listener: RiseListener) {
         self.awaited_by.fetch_and(!(listener as u8), Ordering::Relaxed);
+    }
+
+    /// Takes the requests that clients report to this process.
+    pub(crate) fn record_proxyless(&self, requests: ProxylessRequests) {
+        let now = clock::now();
+        lock(&self.proxyless).record(requests, now);
     }
 
     /// Takes the report of another replica.
@@ -178,6 +187,7 @@ impl DemandTracker {
             totals += read_shard(&worker_demand.shard);
             totals += lock(&worker_demand.rejected).read(now);
         }
+        totals += lock(&self.proxyless).read();
         averager.record(now, totals);
         if let Some(service_time) = averager.service_time() {
             self.service_time.store(service_time.as_nanos() as u64, Ordering::Relaxed);

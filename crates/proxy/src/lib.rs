@@ -126,7 +126,7 @@ pub mod observe;
 /// The handle on the control side.
 mod control;
 
-pub use balance::demand::{LONGEST_WINDOW, RequestRates, WINDOW};
+pub use balance::demand::{LONGEST_WINDOW, ProxylessRequests, RequestRates, WINDOW};
 pub use balance::leases;
 pub use balance::limit;
 pub use balance::peer_reports::ReportRefusal;

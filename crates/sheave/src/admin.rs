@@ -67,7 +67,7 @@ Sheave's admin API
 /api/v1/addresses   pool addresses served here, and the number of endpoints on each node
 /api/v1/replicas    slots leased to other replicas, and the connections to them
 /api/v1/transparent transparent mode: what is taken on this node, what is not, and why
-/api/v1/xds         clients of the xDS server, what they reject, and what they do not follow
+/api/v1/xds         clients of the xDS server, what they reject or do not follow, and their load
 /api/v1/config      the configuration in force, and the errors of the one read last
 ";
 
@@ -275,7 +275,9 @@ async fn replicas(State(state): State<ApiState>) -> Response {
 
 async fn xds(State(state): State<ApiState>) -> Response {
     match &state.components.xds {
-        Some(publisher) => Json(xds::response(publisher.status())).into_response(),
+        Some(publisher) => {
+            Json(xds::response(publisher.status(), publisher.load())).into_response()
+        }
         None => {
             let error = "there is no xDS server: see --xds";
             error_response(StatusCode::NOT_FOUND, error).into_response()

@@ -2,6 +2,9 @@
 //!
 //! It knows objects and the data plane; it must not know the sources of objects.
 
+/// Conditions of routes at clients that use xDS.
+mod xds_status;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
 use std::net::{IpAddr, SocketAddr};
@@ -23,6 +26,7 @@ use crate::failure::bind_advice;
 use crate::files::SourceContents;
 use crate::report::{ProcessReport, ReloadOutcome, TranslatedServices};
 use crate::transparent::AgentHandle;
+use xds_status::XdsRouteStatus;
 
 /// Interval between two attempts to bind an address that could not be bound.
 const REBIND_INTERVAL: Duration = Duration::from_secs(5);
@@ -56,6 +60,8 @@ pub(crate) struct ConfigurationController {
     agent: Option<AgentHandle>,
     /// The xDS server, which tells clients the routes and endpoints of Services.
     xds: Option<Arc<ResourcePublisher>>,
+    /// The part of statuses that tells what xDS clients do not follow.
+    xds_status: Option<XdsRouteStatus>,
     report: watch::Sender<ProcessReport>,
 }
 
@@ -132,13 +138,15 @@ impl ConfigurationController {
             backends_by_address,
             agent,
             xds: None,
+            xds_status: None,
             report,
         }
     }
 
-    /// Returns the controller with an xDS server, if there is one.
+    /// Returns the controller with an xDS server, if there is one. Needs a running tokio runtime.
     pub(crate) fn with_xds(self, xds: Option<Arc<ResourcePublisher>>) -> Self {
-        Self { xds, ..self }
+        let xds_status = xds.clone().map(XdsRouteStatus::new);
+        Self { xds, xds_status, ..self }
     }
 
     /// Applies the content by the shortest path, or reports every error and changes nothing.
@@ -227,6 +235,9 @@ impl ConfigurationController {
                 sentence,
             );
         }
+        if let Some(xds_status) = &mut self.xds_status {
+            xds_status.report(&mut statuses);
+        }
         let node = settings.load_balancer.as_ref().map(|it| Arc::clone(&it.node));
         let assignment = settings.load_balancer.as_ref().map(|it| &it.assignment);
         let announcements = assignment.map(|it| it.announcements.clone()).unwrap_or_default();
@@ -257,8 +268,8 @@ impl ConfigurationController {
         Ok(unbound)
     }
 
-    /// Waits until the addresses of a DNS name change or the next translation of the same objects is due, and handles
-    /// it. Cancel-safe.
+    /// Waits until the addresses of a DNS name change, the next translation of the same objects is due, or xDS clients
+    /// reject something else, and handles it. Cancel-safe.
     pub(crate) async fn follow(&mut self) {
         let wait = async |at: Option<Instant>| match at {
             Some(at) => sleep_until(at).await,
@@ -267,11 +278,23 @@ impl ConfigurationController {
         let changed = tokio::select! {
             changed = self.dns.changed() => Some(changed),
             () = wait(self.retranslate_at) => None,
+            () = xds_status_change(&mut self.xds_status) => {
+                self.report_xds_status();
+                return;
+            }
         };
         match changed {
             Some(name) => self.resolve(&name),
             None => self.retranslate(),
         }
+    }
+
+    /// Reports in the statuses of routes what xDS clients reject now.
+    fn report_xds_status(&mut self) {
+        let Some(xds_status) = &mut self.xds_status else { return };
+        let mut statuses = self.report.borrow().statuses.to_vec();
+        xds_status.report(&mut statuses);
+        self.report.send_modify(|report| report.statuses = statuses.into());
     }
 
     fn resolve(&mut self, name: &str) {
@@ -499,6 +522,14 @@ impl ConfigurationController {
             report.problems = Arc::default();
             detail(report);
         });
+    }
+}
+
+/// Waits until xDS clients reject something else than the statuses of routes say.
+async fn xds_status_change(status: &mut Option<XdsRouteStatus>) {
+    match status {
+        Some(status) => status.changed().await,
+        None => pending().await,
     }
 }
 

@@ -7,6 +7,8 @@
 mod connection;
 /// Certificates of the server.
 mod certificates;
+/// Load that clients report.
+mod load;
 /// Metrics of the server.
 mod metrics;
 
@@ -27,7 +29,7 @@ use crate::failure::Failure;
 use crate::flags::{BootstrapFlags, XdsCommand, XdsFlags};
 use crate::report::{ProcessPhase, ProcessReport};
 use certificates::XdsCertificates;
-pub(crate) use metrics::XDS_METRICS;
+pub(crate) use metrics::{XDS_BACKEND_METRICS, XDS_LOAD_METRICS, XDS_METRICS};
 
 /// Time from a byte of a client until a byte is sent to it: pings alone keep it.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -96,11 +98,13 @@ impl PreparedServer {
             .http2_keepalive_timeout(Some(PING_TIMEOUT))
             .max_concurrent_streams(MAX_STREAMS)
             .add_service(publisher.service())
+            .add_service(publisher.load_service())
             .serve_with_incoming(connections);
         tokio::spawn(async move {
             let served = server.await;
             tracing::error!(?served, "the xDS server has stopped");
         });
+        tokio::spawn(load::follow(Arc::clone(&proxy), Arc::clone(&publisher)));
         tokio::spawn(follow_health(proxy, Arc::clone(&publisher)));
         tokio::spawn(close_with_process(report, publisher));
         tracing::info!(%address, tls = has_tls, "xDS server for gRPC clients");

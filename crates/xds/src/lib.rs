@@ -11,6 +11,9 @@
 //! that does not acknowledge within [`ACKNOWLEDGE_TIMEOUT`] is disconnected. Of what clients say, the newest
 //! [`MAX_REJECTIONS`] messages are kept, shortened.
 //!
+//! [`LoadReportService`] takes what clients report of their load: reports of [`MAX_REPORTED_CLUSTERS`] clusters, each
+//! [`REPORT_INTERVAL`], of which requests in progress count for [`REPORT_LIFETIME`].
+//!
 //! The crate knows no socket, no flag, no certificate and no metric: the caller serves [`DiscoveryService`], and reads
 //! the [`ServerStatus`].
 
@@ -24,6 +27,10 @@ mod translate;
 mod table;
 /// Subscriptions of one client, without its connection.
 mod subscription;
+/// Load that clients report.
+mod load;
+/// Resources that clients reject now.
+mod rejection;
 /// The state of the server, and its counts.
 mod status;
 /// The server.
@@ -32,8 +39,12 @@ mod server;
 mod bootstrap;
 
 pub use bootstrap::{BootstrapSettings, ClientCredentials, bootstrap};
+pub use load::{ClusterLoad, LoadStatus, MAX_REPORTED_CLUSTERS, REPORT_INTERVAL, REPORT_LIFETIME};
 pub use message::ResourceType;
-pub use server::{ACKNOWLEDGE_TIMEOUT, DiscoveryService, MAX_CLIENTS, MAX_REQUEST_BYTES};
+pub use rejection::REJECTION_HOLD;
+pub use server::{
+    ACKNOWLEDGE_TIMEOUT, DiscoveryService, LoadReportService, MAX_CLIENTS, MAX_REQUEST_BYTES,
+};
 pub use status::{MAX_REJECTIONS, ResponseRejection, ServerCounts, ServerStatus};
 pub use subscription::{MAX_NAME_BYTES, MAX_NAMES};
 pub use table::{EndpointHealth, ResourcePublisher};

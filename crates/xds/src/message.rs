@@ -16,10 +16,13 @@ mod route;
 mod cluster;
 /// `envoy.config.endpoint.v3`.
 mod endpoint;
+/// Reports of load.
+mod load;
 
 pub(crate) use cluster::{
     CircuitBreakers, ClusterResource, EdsClusterConfig, LeastRequest, LoadBalancingPolicy,
-    RequestThresholds, RingHash, RoundRobin, WrrLocality,
+    OutlierDetection, PercentValue, RequestThresholds, RingHash, RoundRobin, SlowStartConfig,
+    WeightedRoundRobin, WrrLocality,
 };
 pub(crate) use discovery::{
     ClientLocality, ConfigSource, ControlPlane, DiscoveryRequest, DiscoveryResponse,
@@ -30,6 +33,7 @@ pub(crate) use endpoint::{
 pub(crate) use listener::{
     ApiListener, HttpConnectionManager, HttpFilter, ListenerResource, RouteSource, RouterConfig,
 };
+pub(crate) use load::{ClusterStats, LoadStatsRequest, LoadStatsResponse, LocalityStats};
 pub(crate) use route::{
     ClusterWeight, DirectResponse, FilterState, HashPolicy, HeaderMatcher, HeaderValue,
     HeaderValueOption, HeaderValueSource, MaxStreamDuration, RegexMatcher, RetryBackOff,
@@ -38,6 +42,8 @@ pub(crate) use route::{
 };
 pub(crate) use well_known::{AnyMessage, UInt64Value};
 
+#[cfg(test)]
+pub(crate) use cluster::TypedExtensionConfig;
 #[cfg(test)]
 pub(crate) use discovery::{ClientNode, RpcStatus};
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 /// The stream of one client.
 mod stream;
+/// Reports of load.
+mod load;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,6 +21,7 @@ use tonic_prost::ProstCodec;
 use crate::message::{DiscoveryRequest, DiscoveryResponse, ResourceType};
 use crate::status::StatusRecorder;
 use crate::table::ResourceTable;
+pub use load::LoadReportService;
 use stream::ClientStream;
 
 /// Maximum number of streams.

@@ -2,9 +2,12 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gateway::status::XdsProblem;
 
 use crate::message::ResourceType;
+use crate::rejection::RejectionTable;
 use crate::translate::TranslationFinding;
 
 /// Maximum number of rejections that are kept.
@@ -73,6 +76,7 @@ pub(crate) struct StatusRecorder {
     unknown_types: AtomicU64,
     responses: [AtomicU64; 4],
     rejected: [AtomicU64; 4],
+    pub(crate) rejected_resources: Arc<RejectionTable>,
     texts: Mutex<StatusTexts>,
 }
 
@@ -125,6 +129,17 @@ impl StatusRecorder {
             tracing::warn!(%subject, "xDS clients do not follow all of the configuration: {message}");
         }
         (texts.findings, texts.further_findings) = (findings, further_findings);
+    }
+
+    /// Returns the findings of routes.
+    pub(crate) fn route_findings(&self) -> Vec<XdsProblem> {
+        let problem = |TranslationFinding { subject, message }: &TranslationFinding| {
+            // The subject of others is a backend: `namespace/service:port`.
+            let (route, rule) = subject.rsplit_once('/').filter(|(it, _)| it.contains('/'))?;
+            let message = format!("rule {rule}: {message}");
+            Some(XdsProblem { route: route.into(), parent: None, is_rejected: false, message })
+        };
+        self.texts().findings.iter().filter_map(problem).collect()
     }
 
     pub(crate) fn status(&self, resources: impl Fn(ResourceType) -> usize) -> ServerStatus {

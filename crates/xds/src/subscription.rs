@@ -41,6 +41,8 @@ struct TypeSubscription {
     names: BTreeMap<Arc<str>, SentVersion>,
     /// The number of the last response.
     nonce: u64,
+    /// The names of the resources in it.
+    sent: Vec<Arc<str>>,
     /// True if the client has not replied to it.
     is_awaited: bool,
 }
@@ -152,6 +154,11 @@ impl ClientSubscriptions {
         None
     }
 
+    /// Returns the names of the resources in the last response of a type.
+    pub(crate) fn last_sent(&self, kind: ResourceType) -> &[Arc<str>] {
+        self.types.get(&kind).map_or(&[], |it| &it.sent)
+    }
+
     /// True if the client has not replied to some response.
     pub(crate) fn is_awaited(&self) -> bool {
         self.types.values().any(|it| it.is_awaited)
@@ -192,6 +199,7 @@ impl TypeSubscription {
             return None;
         }
         let (mut resources, mut size) = (Vec::new(), 0);
+        self.sent.clear();
         for (name, sent) in &mut self.names {
             if !is_complete && (!is_due((name, sent)) || size > RESPONSE_BYTES) {
                 continue;
@@ -201,6 +209,7 @@ impl TypeSubscription {
                     let encoded = resource.encoded(zone).clone();
                     size += encoded.len();
                     resources.push(encoded);
+                    self.sent.push(Arc::clone(name));
                     SentVersion::Version(resource.version)
                 }
                 None => SentVersion::Absence,

@@ -10,16 +10,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use gateway::Snapshot;
 use gateway::snapshot::{Backend, BackendKey, EndpointSpec};
+use gateway::status::{RouteParent, XdsProblem};
 use prost::Message;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
+use crate::load::{ClusterLoad, LoadStatus, LoadTable};
 use crate::message::ResourceType;
 use crate::name::{self, UNRESOLVED};
-use crate::server::DiscoveryService;
+use crate::server::{DiscoveryService, LoadReportService};
 use crate::status::{ServerStatus, StatusRecorder};
 use crate::translate::{
-    TranslatedResources, cluster, load_assignment, translate, unresolved_assignment,
-    unresolved_cluster,
+    ResourceOrigins, TranslatedResources, cluster, load_assignment, translate,
+    unresolved_assignment, unresolved_cluster,
 };
 
 /// Endpoints that get no requests, because they are not healthy.
@@ -144,12 +147,14 @@ pub struct ResourcePublisher {
     table: watch::Sender<Arc<ResourceTable>>,
     is_closing: watch::Sender<bool>,
     recorder: Arc<StatusRecorder>,
+    load: Arc<LoadTable>,
 }
 
 #[derive(Default)]
 struct PublishedState {
     backends: BTreeMap<BackendKey, Backend>,
     health: EndpointHealth,
+    origins: ResourceOrigins,
 }
 
 impl Default for ResourcePublisher {
@@ -159,6 +164,7 @@ impl Default for ResourcePublisher {
             table: watch::Sender::new(Arc::default()),
             is_closing: watch::Sender::new(false),
             recorder: Arc::default(),
+            load: Arc::default(),
         }
     }
 }
@@ -171,14 +177,28 @@ impl ResourcePublisher {
         DiscoveryService::new(table, is_closing, Arc::clone(&self.recorder))
     }
 
+    /// Returns the server of clients' reports of load.
+    #[must_use]
+    pub fn load_service(&self) -> LoadReportService {
+        LoadReportService::new(Arc::clone(&self.load), self.is_closing.subscribe())
+    }
+
     /// Replaces all resources by those of a Snapshot. Clients get what has changed for them.
     pub fn publish(&self, snapshot: &Snapshot, cluster_domain: &str) {
         let translated = translate(snapshot, cluster_domain);
         let mut state = self.state();
-        let TranslatedResources { listeners, routes, backends, findings, further_findings } =
-            translated;
+        let TranslatedResources {
+            listeners,
+            routes,
+            backends,
+            origins,
+            findings,
+            further_findings,
+        } = translated;
+        state.origins = origins;
         self.recorder.set_findings(findings, further_findings);
         state.backends = backends.into_iter().map(|it| (it.key.clone(), it)).collect();
+        self.load.set_backends(state.backends.keys());
         self.change(|table| {
             let former = table.clone();
             let encoded = |(name, content): (Arc<str>, Bytes)| (name, content.into());
@@ -208,7 +228,7 @@ impl ResourcePublisher {
     /// Replaces the endpoints of a backend, if clients know it.
     pub fn set_endpoints(&self, key: &BackendKey, endpoints: &[EndpointSpec]) {
         let mut state = self.state();
-        let PublishedState { backends, health } = &mut *state;
+        let PublishedState { backends, health, .. } = &mut *state;
         let Some(backend) = backends.get_mut(key) else { return };
         backend.endpoints = endpoints.to_vec();
         self.change(|table| {
@@ -258,6 +278,40 @@ impl ResourcePublisher {
     pub fn status(&self) -> ServerStatus {
         let table = self.table.borrow().clone();
         self.recorder.status(|kind| table.len(kind))
+    }
+
+    /// Returns what clients do not follow of routes, and what they reject now, sorted.
+    #[must_use]
+    pub fn route_problems(&self) -> Vec<XdsProblem> {
+        let state = self.state();
+        let exists = |name: &_| state.origins.contains_key(name);
+        let rejected = self.recorder.rejected_resources.current(exists, Instant::now());
+        let rejections = rejected.into_iter().flat_map(|(name, message)| {
+            let problem = move |(route, parent): &(Arc<str>, RouteParent)| XdsProblem {
+                route: Arc::clone(route),
+                parent: Some(parent.clone()),
+                is_rejected: true,
+                message: message.clone(),
+            };
+            state.origins[&name].iter().map(problem).collect::<Vec<_>>()
+        });
+        let mut problems: Vec<XdsProblem> = rejections.collect();
+        problems.extend(self.recorder.route_findings());
+        problems.sort();
+        problems
+    }
+
+    /// Returns the load that clients report, since the start.
+    #[must_use]
+    pub fn load(&self) -> LoadStatus {
+        self.load.status()
+    }
+
+    /// Returns the requests of clients that are in progress, by backend, with those that were issued and dropped since
+    /// the last call.
+    #[must_use]
+    pub fn take_load(&self) -> BTreeMap<BackendKey, ClusterLoad> {
+        self.load.take()
     }
 
     /// Publishes another table, if `edit` returns that it has changed something.

@@ -19,7 +19,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use gateway::Snapshot;
-use gateway::snapshot::{Backend, BackendKey, RuleTarget};
+use gateway::matching::{RouteMatch, RouteTable};
+use gateway::snapshot::{Backend, BackendKey, Rule, RuleTarget, ServicePortRoutes};
+use gateway::status::RouteParent;
 use prost::Message;
 
 pub(crate) use assignment::load_assignment;
@@ -27,7 +29,7 @@ pub(crate) use cluster::{cluster, unresolved_assignment, unresolved_cluster};
 
 use crate::message::{
     AnyMessage, ApiListener, ConfigSource, HttpConnectionManager, HttpFilter, ListenerResource,
-    RouteSource, RouterConfig,
+    ResourceType, RouteSource, RouterConfig,
 };
 use crate::name;
 
@@ -43,6 +45,10 @@ pub struct TranslationFinding {
     pub message: String,
 }
 
+/// The routes from which resources come, each with the port of a Service at which it is.
+pub(crate) type ResourceOrigins =
+    BTreeMap<(ResourceType, Arc<str>), BTreeSet<(Arc<str>, RouteParent)>>;
+
 /// The resources of a Snapshot.
 #[derive(Clone, Debug, Default)]
 pub struct TranslatedResources {
@@ -52,6 +58,8 @@ pub struct TranslatedResources {
     pub(crate) routes: BTreeMap<Arc<str>, Bytes>,
     /// The backends that these name.
     pub(crate) backends: Vec<Backend>,
+    /// The routes from which these come.
+    pub(crate) origins: ResourceOrigins,
     /// Parts that clients do not follow, sorted; at most [`MAX_FINDINGS`].
     pub findings: Vec<TranslationFinding>,
     /// The number of findings beyond that.
@@ -76,14 +84,13 @@ pub fn translate(snapshot: &Snapshot, cluster_domain: &str) -> TranslatedResourc
             RuleTarget::Backend(index) => Some(&snapshot.backends[index].key),
             RuleTarget::Unresolved => None,
         }));
-        if !port.consumer_routes.is_empty() {
-            let namespaces: Vec<&str> = port.consumer_routes.keys().map(|it| &**it).collect();
+        for (_, rule) in port.consumer_routes.values().flat_map(RouteTable::by_precedence) {
             let message = format!(
-                "routes of other namespaces ({}) have no effect on clients that use xDS",
-                namespaces.join(", ")
+                "a route for clients of one namespace: it has no effect on clients that use xDS, at {routes_name}"
             );
-            findings.insert(TranslationFinding { subject: Arc::clone(&routes_name), message });
+            findings.insert(TranslationFinding { subject: Arc::clone(&rule.name), message });
         }
+        add_origins(&mut translated.origins, port, &matches, snapshot, cluster_domain);
         let resource =
             route::configuration(&routes_name, &matches, &snapshot.backends, &mut findings);
         translated.routes.insert(routes_name, resource.encode_to_vec().into());
@@ -96,6 +103,43 @@ pub fn translate(snapshot: &Snapshot, cluster_domain: &str) -> TranslatedResourc
     translated.further_findings = findings.len().saturating_sub(MAX_FINDINGS);
     translated.findings = findings.into_iter().take(MAX_FINDINGS).collect();
     translated
+}
+
+/// Adds the resources of a port, with their routes.
+fn add_origins(
+    origins: &mut ResourceOrigins,
+    port: &ServicePortRoutes,
+    matches: &[(&RouteMatch, &Arc<Rule>)],
+    snapshot: &Snapshot,
+    cluster_domain: &str,
+) {
+    let parent = RouteParent {
+        namespace: Arc::clone(&port.namespace),
+        service: Arc::clone(&port.service),
+        port: port.port,
+    };
+    let mut routes = BTreeSet::new();
+    for (_, rule) in matches {
+        let Some(route) = route_of(&rule.name) else { continue };
+        let origin = (Arc::from(route), parent.clone());
+        for target in &rule.targets {
+            let RuleTarget::Backend(index) = target.target else { continue };
+            let cluster = name::cluster(&snapshot.backends[index].key);
+            for kind in [ResourceType::Cluster, ResourceType::ClusterLoadAssignment] {
+                origins.entry((kind, Arc::clone(&cluster))).or_default().insert(origin.clone());
+            }
+        }
+        routes.insert(origin);
+    }
+    for listener in name::listeners(port, cluster_domain) {
+        origins.insert((ResourceType::Listener, listener), routes.clone());
+    }
+    origins.insert((ResourceType::RouteConfiguration, name::routes(port)), routes);
+}
+
+/// Returns the route of a rule: `namespace/route`.
+pub(crate) fn route_of(rule_name: &str) -> Option<&str> {
+    rule_name.rsplit_once('/').map(|(route, _)| route)
 }
 
 /// Returns the Listener of a name that clients dial.

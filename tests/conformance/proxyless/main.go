@@ -9,7 +9,8 @@
 // status of those that have failed. `wait NAME` calls until that server has answered, and prints the microseconds that it
 // took. `stream METHOD` keeps calling in the background, without an answer, until `stop`, which prints the sums.
 //
-// The clients in the other languages of this folder do the same.
+// The clients in the other languages of this folder do the same. This one knows `hold METHOD COUNT KEY=VALUE...` too: it
+// begins COUNT calls, without an answer, which last until their server ends them, or the client ends.
 package main
 
 import (
@@ -159,6 +160,14 @@ func call(target string) error {
 			for range 4 {
 				background.Go(func() { stream(running, connection, words[1], streamed) })
 			}
+		case "hold":
+			count, err := strconv.Atoi(words[2])
+			if err != nil {
+				return err
+			}
+			for range count {
+				go hold(connection, words[1], words[3:])
+			}
 		case "stop":
 			stop()
 			background.Wait()
@@ -184,6 +193,12 @@ func stream(running context.Context, connection *grpc.ClientConn, method string,
 	}
 }
 
+func hold(connection *grpc.ClientConn, method string, fields []string) {
+	ctx := withFields(context.Background(), fields)
+	err := connection.Invoke(ctx, method, new(emptypb.Empty), new(wrapperspb.StringValue))
+	fmt.Fprintln(os.Stderr, method, err)
+}
+
 func record(connection *grpc.ClientConn, method string, fields []string, counted *tally) {
 	name, err := invoke(connection, method, fields)
 	if err != nil {
@@ -197,11 +212,16 @@ func record(connection *grpc.ClientConn, method string, fields []string, counted
 func invoke(connection *grpc.ClientConn, method string, fields []string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
+	ctx = withFields(ctx, fields)
+	answer := new(wrapperspb.StringValue)
+	err := connection.Invoke(ctx, method, new(emptypb.Empty), answer, grpc.WaitForReady(false))
+	return answer.Value, err
+}
+
+func withFields(ctx context.Context, fields []string) context.Context {
 	for _, field := range fields {
 		key, value, _ := strings.Cut(field, "=")
 		ctx = metadata.AppendToOutgoingContext(ctx, key, value)
 	}
-	answer := new(wrapperspb.StringValue)
-	err := connection.Invoke(ctx, method, new(emptypb.Empty), answer, grpc.WaitForReady(false))
-	return answer.Value, err
+	return ctx
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use rustix::process::Signal;
+use serde_json::Value;
 use tests::certificates::CertificateAuthority;
 use tests::sheave::run;
 use tests::{Result, SheaveProcess, eventually};
@@ -224,5 +225,41 @@ async fn presents_its_certificate(library: GrpcLibrary) -> Result {
     ensure!(counts["failed"] == 1, "the certificate is of another authority: {counts:?}");
     let status = site.status().await?;
     ensure!(status["clients"] == 1, "{status}");
+    Ok(())
+}
+
+#[tokio::test]
+#[ignore = "needs grpc-go: make conformance"]
+async fn load_of_a_client_is_demand() -> Result {
+    let site = ProxylessFixture::start().await?;
+    let mut client = site.client(GrpcLibrary::Go, TARGET).await?;
+    client.call("/shop.Cart/Get", 20, "plan=gold").await?;
+    client.command("hold /shop.Slow/Get 6 plan=gold").await?;
+    let read = async |metric: &str| {
+        let samples = site.sheave.metric_samples(metric).await?;
+        let canary = samples.iter().filter(|(labels, _)| labels.contains("shop/web-canary:80"));
+        Ok::<f64, anyhow::Error>(canary.map(|(_, value)| value).sum())
+    };
+    let begun = Instant::now();
+    let in_flight = async || read("sheave_xds_backend_in_flight").await;
+    eventually("calls in progress", in_flight, |count| *count == 6.0).await?;
+    eprintln!("six calls in progress were reported within {:?}", begun.elapsed());
+    let demand = async || {
+        let views = site.sheave.admin_get("/api/v1/backends").await?;
+        let views: Value = serde_json::from_slice(&views.body)?;
+        let backends = views["backends"].as_array().context("backends")?.iter();
+        let canary = backends.filter(|it| it["service"] == "web-canary");
+        Ok(canary.filter_map(|it| it["demand_all_replicas"]["in_flight"].as_f64()).sum::<f64>())
+    };
+    // The mean over 15 s.
+    eventually("their demand", demand, |mean| (5.0..=6.1).contains(mean)).await?;
+    eprintln!("they were the demand of 15 s within {:?}", begun.elapsed());
+    ensure!(read("sheave_xds_backend_requests_total").await? == 26.0, "calls of both kinds");
+    ensure!(read("sheave_xds_backend_results_total").await? == 20.0, "those that have ended");
+    site.expect_no_rejection().await?;
+    let gone = Instant::now();
+    drop(client);
+    eventually("the end of the client", in_flight, |count| *count == 0.0).await?;
+    eprintln!("the calls of a killed client counted for {:?}", gone.elapsed());
     Ok(())
 }

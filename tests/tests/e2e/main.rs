@@ -76,6 +76,8 @@ mod replicas;
 mod leased_slots;
 /// What replicas report to one another.
 mod peer_reports;
+/// The xDS server.
+mod xds;
 
 /// Outlier detection and probes.
 mod health;

@@ -8,6 +8,8 @@ mod refusals;
 mod outages;
 /// Ejections: failures of what one replica has ejected count sooner at all.
 mod ejections;
+/// Load that xDS clients report.
+mod xds_load;
 /// A peer that reports what it likes.
 mod lying_peer;
 
@@ -25,6 +27,8 @@ struct ReplicaGroup {
     configuration: ConfigDirectory,
     members: Vec<SocketAddr>,
     replicas: Vec<SheaveProcess>,
+    /// Further arguments of each replica.
+    arguments: &'static [&'static str],
 }
 
 impl ReplicaGroup {
@@ -35,10 +39,24 @@ impl ReplicaGroup {
         Self::start_with(configuration).await
     }
 
+    /// Starts three replicas that serve xDS, with a BackendPolicy of this `spec`, and without an endpoint.
+    async fn start_with_xds(spec: Value) -> Result<Self> {
+        let policy = objects::backend_policy(SERVICE, spec);
+        let configuration = ConfigDirectory::for_endpoints_with(&[], &[policy])?;
+        Self::start_with_arguments(configuration, &["--xds", "127.0.0.1:0"]).await
+    }
+
     /// Starts three replicas with this configuration, and waits until each is connected to all others.
     async fn start_with(configuration: ConfigDirectory) -> Result<Self> {
-        let mut group =
-            Self { configuration, members: loopback_addresses(3)?, replicas: Vec::new() };
+        Self::start_with_arguments(configuration, &[]).await
+    }
+
+    async fn start_with_arguments(
+        configuration: ConfigDirectory,
+        arguments: &'static [&'static str],
+    ) -> Result<Self> {
+        let (members, replicas) = (loopback_addresses(3)?, Vec::new());
+        let mut group = Self { configuration, members, replicas, arguments };
         for replica in 0..3 {
             let replica = group.start_replica(replica).await?;
             group.replicas.push(replica);
@@ -54,6 +72,7 @@ impl ReplicaGroup {
         let (list, me) = (list.join(","), self.members[replica].to_string());
         let mut arguments = vec!["--workers", "2", "--lease-slots", "--scaler", "127.0.0.1:0"];
         arguments.extend(["--replicas", &list, "--replica", &me]);
+        arguments.extend(self.arguments);
         SheaveProcess::serve_with(&self.configuration, &arguments).await
     }
 

@@ -65,7 +65,7 @@ fn all<T>(of: &[T], shape: impl Fn(&T) -> Value) -> Value {
 fn conditions(conditions: &[StatusCondition], observed_generation: i64) -> Value {
     all(conditions, |condition| {
         json!({
-            "type": format!("{:?}", condition.kind),
+            "type": condition.kind.name(),
             "status": if condition.holds { "True" } else { "False" },
             "reason": format!("{:?}", condition.reason),
             "message": message(&condition.message),

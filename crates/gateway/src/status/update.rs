@@ -135,7 +135,7 @@ fn set_transition_times(ours: &mut Value, current: &Value, now: &str) {
 fn is_known(condition: &Value) -> bool {
     condition["type"]
         .as_str()
-        .is_some_and(|name| ConditionType::ALL.iter().any(|known| format!("{known:?}") == name))
+        .is_some_and(|name| ConditionType::ALL.iter().any(|known| known.name() == name))
 }
 
 /// True if `current` contains all of `ours`, and no outdated entry of Sheave.

@@ -424,7 +424,7 @@ static OF_BACKENDS: &[MetricRow<Backend>] = &[
         "sheave_backend_demand",
         BACKEND,
         MetricReader::Gauge(|it| it.demand.read(|averager| averager.average(WINDOW).total())),
-        "Mean demand over 15 s at this replica: requests in flight, waiting, and rejected ones for their expected service time.",
+        "Mean demand over 15 s at this replica: requests in flight, those that xDS clients report to it included, waiting, and rejected ones for their expected service time.",
     ),
     MetricRow::new(
         "sheave_backend_demand_all_replicas",

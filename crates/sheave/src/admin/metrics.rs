@@ -14,7 +14,7 @@ use crate::process;
 use crate::replicas::REPLICA_METRICS;
 use crate::report::{ProcessReport, ReloadOutcome};
 use crate::transparent::TRANSPARENT_METRICS;
-use crate::xds::XDS_METRICS;
+use crate::xds::{XDS_BACKEND_METRICS, XDS_LOAD_METRICS, XDS_METRICS};
 
 /// Metrics that the data plane does not have. To add a metric, add a row.
 pub(crate) static METRICS: &[MetricRow<ProcessState>] = &[
@@ -150,6 +150,17 @@ pub(super) fn render(proxy: &Proxy, process: &ProcessState, format: ExpositionFo
         let status = publisher.status();
         for row in XDS_METRICS {
             row.visit(&status, &[], &mut |sample| exposition.add(&sample));
+        }
+        let load = publisher.load();
+        for row in XDS_LOAD_METRICS {
+            row.visit(&load, &[], &mut |sample| exposition.add(&sample));
+        }
+        let backends = load.clusters.iter().map(|(key, load)| (key.to_string(), load));
+        let backends: Vec<_> = backends.collect();
+        for row in XDS_BACKEND_METRICS {
+            for (name, load) in &backends {
+                row.visit(load, &[name.as_str()], &mut |sample| exposition.add(&sample));
+            }
         }
     }
     proxy.collect(&mut |sample| exposition.add(&sample));

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::l4_agent::metrics::{ENDPOINT_METRICS, L4_METRICS, SERVICE_METRICS};
 use crate::replicas::REPLICA_METRICS;
 use crate::transparent::TRANSPARENT_METRICS;
-use crate::xds::XDS_METRICS;
+use crate::xds::{XDS_BACKEND_METRICS, XDS_LOAD_METRICS, XDS_METRICS};
 
 async fn bind(address: SocketAddr) -> Result<BoundedListener, Failure> {
     BoundedListener::bind(address, "--admin", REQUEST_TIMEOUT, None).await
@@ -140,6 +140,8 @@ fn reference_page() -> String {
     let replicas = REPLICA_METRICS.iter().map(|row| &row.metric);
     section(&mut page, "Leases of slots (`--lease-slots`)", replicas);
     let xds = XDS_METRICS.iter().map(|row| &row.metric);
+    let xds = xds.chain(XDS_LOAD_METRICS.iter().map(|row| &row.metric));
+    let xds = xds.chain(XDS_BACKEND_METRICS.iter().map(|row| &row.metric));
     section(&mut page, "gRPC clients without a proxy (`--xds`)", xds);
     let of_node = L4_METRICS.iter().map(|row| &row.metric);
     let traffic = SERVICE_METRICS.iter().chain(ENDPOINT_METRICS).map(|row| &row.metric);

@@ -1,6 +1,6 @@
-//! `/api/v1/xds`: clients of the xDS server, what they have rejected, and what they do not follow.
+//! `/api/v1/xds`: clients of the xDS server, what they have rejected, what they do not follow, and their load.
 
-use ::xds::{ResponseRejection, ServerStatus, TranslationFinding};
+use ::xds::{ClusterLoad, LoadStatus, ResponseRejection, ServerStatus, TranslationFinding};
 use serde::Serialize;
 
 /// The response.
@@ -14,6 +14,22 @@ pub(super) struct XdsResponse {
     findings: Vec<XdsFindingInfo>,
     /// The number of further parts, which are not listed.
     further_findings: usize,
+    /// Clients that report their load to this replica.
+    load_clients: u64,
+    /// Load that they have reported, by backend.
+    load: Vec<XdsLoadInfo>,
+}
+
+/// Requests of clients to a backend. All but those in progress are counts since the start.
+#[derive(Debug, Serialize)]
+struct XdsLoadInfo {
+    backend: String,
+    in_progress: u64,
+    issued: u64,
+    succeeded: u64,
+    failed: u64,
+    /// Requests that clients have not sent, because the limit of the backend was reached.
+    dropped: u64,
 }
 
 /// A response that a client has rejected.
@@ -36,7 +52,7 @@ struct XdsFindingInfo {
     message: String,
 }
 
-pub(super) fn response(status: ServerStatus) -> XdsResponse {
+pub(super) fn response(status: ServerStatus, load: LoadStatus) -> XdsResponse {
     let rejection = |ResponseRejection { kind, client, message, count }| RejectionInfo {
         kind: kind.label(),
         client,
@@ -47,10 +63,19 @@ pub(super) fn response(status: ServerStatus) -> XdsResponse {
         subject: subject.to_string(),
         message,
     };
+    let reported = |it: &(_, ClusterLoad)| it.1 != ClusterLoad::default();
+    let load_clients = load.clients;
+    let load = load.clusters.into_iter().filter(reported).map(|(key, load)| {
+        let ClusterLoad { in_progress, issued, succeeded, failed, dropped } = load;
+        let backend = key.to_string();
+        XdsLoadInfo { backend, in_progress, issued, succeeded, failed, dropped }
+    });
     XdsResponse {
         clients: status.clients,
         rejections: status.rejections.into_iter().map(rejection).collect(),
         findings: status.findings.into_iter().map(finding).collect(),
         further_findings: status.further_findings,
+        load_clients,
+        load: load.collect(),
     }
 }

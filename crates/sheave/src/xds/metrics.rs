@@ -1,6 +1,6 @@
 //! Metrics of the xDS server.
 
-use ::xds::{ResourceType, ServerStatus};
+use ::xds::{ClusterLoad, LoadStatus, ResourceType, ServerStatus};
 use proxy::observe::{MetricReader, MetricRow};
 
 /// The metrics. A process without the server has none of them.
@@ -70,5 +70,61 @@ pub(crate) static XDS_METRICS: &[MetricRow<ServerStatus>] = &[
         &[],
         MetricReader::Gauge(|it| (it.findings.len() + it.further_findings) as f64),
         "Parts of the configuration that xDS clients do not follow; `/api/v1/xds` names them.",
+    ),
+];
+
+/// Metrics of the load that clients report.
+pub(crate) static XDS_LOAD_METRICS: &[MetricRow<LoadStatus>] = &[
+    MetricRow::new(
+        "sheave_xds_load_clients",
+        &[],
+        MetricReader::Gauge(|it| it.clients as f64),
+        "xDS clients that report their load to this replica.",
+    ),
+    MetricRow::new(
+        "sheave_xds_load_reports",
+        &["result"],
+        MetricReader::Counts(|it, each| {
+            each("accepted", it.reports);
+            each("exceeded_limit", it.refused_reports);
+            each("refused_stream", it.refused_streams);
+        }),
+        "Reports of load: accepted, refused because they exceeded a limit, and streams of reports refused because there \
+         were too many.",
+    ),
+    MetricRow::new(
+        "sheave_xds_load_unknown_clusters",
+        &[],
+        MetricReader::Count(|it| it.unknown_clusters),
+        "Reports of clusters that are not known, or not any more.",
+    ),
+];
+
+/// Labels of a backend.
+const BACKEND: &[&str] = &["backend"];
+
+/// Metrics of the load of one backend, as clients report it to this replica.
+pub(crate) static XDS_BACKEND_METRICS: &[MetricRow<ClusterLoad>] = &[
+    MetricRow::new(
+        "sheave_xds_backend_in_flight",
+        BACKEND,
+        MetricReader::Gauge(|it| it.in_progress as f64),
+        "Requests in progress of xDS clients, as they report them to this replica; `sheave_backend_demand` includes them.",
+    ),
+    MetricRow::new(
+        "sheave_xds_backend_requests",
+        BACKEND,
+        MetricReader::Count(|it| it.issued),
+        "Requests that xDS clients have sent, as they report them to this replica.",
+    ),
+    MetricRow::new(
+        "sheave_xds_backend_results",
+        &["backend", "result"],
+        MetricReader::Counts(|it, each| {
+            each("succeeded", it.succeeded);
+            each("failed", it.failed);
+            each("dropped", it.dropped);
+        }),
+        "Requests of xDS clients by result: succeeded, failed, and not sent because the limit of the backend was reached.",
     ),
 ];

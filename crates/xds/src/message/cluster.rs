@@ -3,7 +3,7 @@
 use prost::Message;
 
 use super::discovery::ConfigSource;
-use super::well_known::{AnyMessage, UInt32Value, UInt64Value};
+use super::well_known::{AnyMessage, TimeSpan, UInt32Value, UInt64Value};
 
 /// `Cluster`.
 #[derive(Clone, PartialEq, Message)]
@@ -16,8 +16,13 @@ pub(crate) struct ClusterResource {
     pub(crate) eds_cluster_config: Option<EdsClusterConfig>,
     #[prost(message, optional, tag = "10")]
     pub(crate) circuit_breakers: Option<CircuitBreakers>,
+    #[prost(message, optional, tag = "19")]
+    pub(crate) outlier_detection: Option<OutlierDetection>,
     #[prost(message, optional, tag = "41")]
     pub(crate) load_balancing_policy: Option<LoadBalancingPolicy>,
+    /// The server to which clients report the load of the cluster.
+    #[prost(message, optional, tag = "42")]
+    pub(crate) lrs_server: Option<ConfigSource>,
 }
 
 impl ClusterResource {
@@ -44,6 +49,30 @@ pub(crate) struct CircuitBreakers {
 pub(crate) struct RequestThresholds {
     #[prost(message, optional, tag = "4")]
     pub(crate) max_requests: Option<UInt32Value>,
+}
+
+/// Ejection of endpoints by the results of their requests. gRPC clients have the part by success rates (gRFC A50).
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct OutlierDetection {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) consecutive_5xx: Option<UInt32Value>,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) interval: Option<TimeSpan>,
+    #[prost(message, optional, tag = "3")]
+    pub(crate) base_ejection_time: Option<TimeSpan>,
+    #[prost(message, optional, tag = "4")]
+    pub(crate) max_ejection_percent: Option<UInt32Value>,
+    #[prost(message, optional, tag = "6")]
+    pub(crate) enforcing_success_rate: Option<UInt32Value>,
+    #[prost(message, optional, tag = "7")]
+    pub(crate) success_rate_minimum_hosts: Option<UInt32Value>,
+    #[prost(message, optional, tag = "8")]
+    pub(crate) success_rate_request_volume: Option<UInt32Value>,
+    /// In thousandths of the standard deviation.
+    #[prost(message, optional, tag = "9")]
+    pub(crate) success_rate_stdev_factor: Option<UInt32Value>,
+    #[prost(message, optional, tag = "21")]
+    pub(crate) max_ejection_time: Option<TimeSpan>,
 }
 
 /// Policies of load balancing. A client uses the first that it knows (gRFC A52).
@@ -95,7 +124,10 @@ impl WrrLocality {
 
 /// `envoy.extensions.load_balancing_policies.round_robin.v3.RoundRobin`.
 #[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct RoundRobin {}
+pub(crate) struct RoundRobin {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) slow_start_config: Option<SlowStartConfig>,
+}
 
 impl RoundRobin {
     /// The name of the type.
@@ -108,6 +140,8 @@ impl RoundRobin {
 pub(crate) struct LeastRequest {
     #[prost(message, optional, tag = "1")]
     pub(crate) choice_count: Option<UInt32Value>,
+    #[prost(message, optional, tag = "3")]
+    pub(crate) slow_start_config: Option<SlowStartConfig>,
 }
 
 impl LeastRequest {
@@ -130,4 +164,30 @@ impl RingHash {
     pub(crate) const NAME: &str = "envoy.extensions.load_balancing_policies.ring_hash.v3.RingHash";
     /// The hash function that all clients have.
     pub(crate) const XX_HASH: i32 = 1;
+}
+
+/// `envoy.extensions.load_balancing_policies.client_side_weighted_round_robin.v3.ClientSideWeightedRoundRobin`: in turn,
+/// by what endpoints report of their load (ORCA, gRFC A58); without reports, plainly in turn.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct WeightedRoundRobin {}
+
+impl WeightedRoundRobin {
+    /// The name of the type.
+    pub(crate) const NAME: &str = "envoy.extensions.load_balancing_policies.client_side_weighted_round_robin.v3.ClientSideWeightedRoundRobin";
+}
+
+/// `envoy.extensions.load_balancing_policies.common.v3.SlowStartConfig`. gRPC clients ignore it.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct SlowStartConfig {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) slow_start_window: Option<TimeSpan>,
+    #[prost(message, optional, tag = "3")]
+    pub(crate) min_weight_percent: Option<PercentValue>,
+}
+
+/// `envoy.type.v3.Percent`.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct PercentValue {
+    #[prost(double, tag = "1")]
+    pub(crate) value: f64,
 }

@@ -81,15 +81,26 @@ pub(crate) struct ConfigSource {
     /// The stream on which the resource with this field has come.
     #[prost(message, optional, tag = "3")]
     ads: Option<EmptyMessage>,
+    /// The server from which the resource with this field has come (`self`).
+    #[prost(message, optional, tag = "5")]
+    own_server: Option<EmptyMessage>,
     #[prost(int32, tag = "6")]
     resource_api_version: i32,
 }
 
 impl ConfigSource {
+    const V3: i32 = 2;
+
     /// Returns the source of all resources: the same stream.
     pub(crate) fn same_stream() -> Self {
-        const V3: i32 = 2;
-        Self { ads: Some(EmptyMessage {}), resource_api_version: V3 }
+        let ads = Some(EmptyMessage {});
+        Self { ads, own_server: None, resource_api_version: Self::V3 }
+    }
+
+    /// Returns the server of other services of xDS: the same one.
+    pub(crate) fn same_server() -> Self {
+        let own_server = Some(EmptyMessage {});
+        Self { ads: None, own_server, resource_api_version: Self::V3 }
     }
 }
 

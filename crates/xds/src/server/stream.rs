@@ -9,6 +9,7 @@ use tonic::{Status, Streaming};
 
 use super::{ACKNOWLEDGE_TIMEOUT, ServerContext};
 use crate::message::{DiscoveryRequest, DiscoveryResponse};
+use crate::rejection::ClientRejections;
 use crate::status::StatusRecorder;
 use crate::subscription::{ClientSubscriptions, RequestMeaning};
 use crate::table::ResourceTable;
@@ -26,6 +27,7 @@ pub(super) struct ClientStream {
     is_closing: watch::Receiver<bool>,
     recorder: Arc<StatusRecorder>,
     subscriptions: ClientSubscriptions,
+    rejections: ClientRejections,
     /// The time until which the client must reply.
     reply_by: Instant,
     pace: RequestPace,
@@ -44,6 +46,7 @@ impl ClientStream {
             is_closing: context.is_closing.clone(),
             recorder: Arc::clone(&context.recorder),
             subscriptions: ClientSubscriptions::default(),
+            rejections: ClientRejections::new(Arc::clone(&context.recorder.rejected_resources)),
             reply_by: Instant::now() + ACKNOWLEDGE_TIMEOUT,
             pace: RequestPace { left: REQUESTS_PER_INTERVAL, until: Instant::now() },
         }
@@ -110,11 +113,16 @@ impl ClientStream {
         })?;
         match meaning {
             RequestMeaning::Subscribed | RequestMeaning::Outdated => {}
-            RequestMeaning::Acknowledged(_) => {
+            RequestMeaning::Acknowledged(kind) => {
                 self.reply_by = Instant::now() + ACKNOWLEDGE_TIMEOUT;
+                self.rejections.accept(kind, self.subscriptions.last_sent(kind));
             }
             RequestMeaning::Rejected(kind, message) => {
-                self.reply_by = Instant::now() + ACKNOWLEDGE_TIMEOUT;
+                let now = Instant::now();
+                self.reply_by = now + ACKNOWLEDGE_TIMEOUT;
+                let (client, names) =
+                    (&self.subscriptions.client, self.subscriptions.last_sent(kind));
+                self.rejections.reject(kind, names, client, &message, now);
                 self.recorder.record_rejection(kind, &self.subscriptions.client, message);
             }
             RequestMeaning::UnknownType(type_url) => {
@@ -126,7 +134,7 @@ impl ClientStream {
 }
 
 /// Waits until the server closes.
-async fn wait_for_close(is_closing: &mut watch::Receiver<bool>) {
+pub(super) async fn wait_for_close(is_closing: &mut watch::Receiver<bool>) {
     // The sender lives as long as that of the table.
     drop(is_closing.wait_for(|is_closing| *is_closing).await);
 }

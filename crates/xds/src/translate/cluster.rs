@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 
 use balance::Algorithm;
-use gateway::snapshot::{AffinitySettings, Backend};
+use balance::health::{PassiveSettings, SlowStartSettings};
+use gateway::snapshot::{AffinitySettings, Backend, BackendSettings};
 
 use super::TranslationFinding;
 use crate::message::{
     CircuitBreakers, ClusterLoadAssignment, ClusterResource, ConfigSource, EdsClusterConfig,
-    LeastRequest, LoadBalancingPolicy, RequestThresholds, RingHash, RoundRobin, UInt64Value,
-    WrrLocality,
+    LeastRequest, LoadBalancingPolicy, OutlierDetection, PercentValue, RequestThresholds, RingHash,
+    RoundRobin, SlowStartConfig, UInt64Value, WeightedRoundRobin, WrrLocality,
 };
 use crate::name::{self, UNRESOLVED};
 
@@ -24,12 +25,18 @@ pub(crate) fn cluster(backend: &Backend) -> ClusterResource {
     let endpoints = u32::try_from(backend.endpoints.len()).unwrap_or(u32::MAX).max(1);
     // Without a limit of its own, a client would keep to 1,024.
     let max_requests = cap.map_or(u32::MAX, |cap| cap.get().saturating_mul(endpoints));
-    resource(&name::cluster(&backend.key), max_requests, policy(backend.settings.algorithm))
+    let BackendSettings { algorithm, health, .. } = &backend.settings;
+    let cluster = resource(
+        &name::cluster(&backend.key),
+        max_requests,
+        policy(*algorithm, health.slow_start.map(slow_start)),
+    );
+    ClusterResource { outlier_detection: health.passive.and_then(outlier_detection), ..cluster }
 }
 
 /// Returns the Cluster of references that cannot be resolved.
 pub(crate) fn unresolved_cluster() -> ClusterResource {
-    resource(UNRESOLVED, u32::MAX, policy(Algorithm::RoundRobin))
+    resource(UNRESOLVED, u32::MAX, policy(Algorithm::RoundRobin, None))
 }
 
 /// Returns the endpoints of that: none.
@@ -46,17 +53,23 @@ fn resource(name: &str, max_requests: u32, policy: LoadBalancingPolicy) -> Clust
             eds_config: Some(ConfigSource::same_stream()),
         }),
         circuit_breakers: Some(CircuitBreakers { thresholds }),
+        outlier_detection: None,
         load_balancing_policy: Some(policy),
+        lrs_server: Some(ConfigSource::same_server()),
     }
 }
 
 /// Returns the policies, of which a client uses the first that it knows. Each list ends with one that all know.
-fn policy(algorithm: Algorithm) -> LoadBalancingPolicy {
+fn policy(algorithm: Algorithm, slow_start_config: Option<SlowStartConfig>) -> LoadBalancingPolicy {
     let list = LoadBalancingPolicy::default;
-    let least_request = LeastRequest { choice_count: Some(CHOICE_COUNT.into()) };
-    let by_load =
-        list().or(LeastRequest::NAME, &least_request).or(RoundRobin::NAME, &RoundRobin {});
-    let in_turn = list().or(RoundRobin::NAME, &RoundRobin {});
+    let least_request = LeastRequest { choice_count: Some(CHOICE_COUNT.into()), slow_start_config };
+    let round_robin = RoundRobin { slow_start_config };
+    // A client without the first weighs endpoints by their own reports, if they send any.
+    let by_load = list()
+        .or(LeastRequest::NAME, &least_request)
+        .or(WeightedRoundRobin::NAME, &WeightedRoundRobin {})
+        .or(RoundRobin::NAME, &round_robin);
+    let in_turn = list().or(RoundRobin::NAME, &round_robin);
     let by_locality = |policy| WrrLocality { endpoint_picking_policy: Some(policy) };
     match algorithm {
         Algorithm::LeastLoad | Algorithm::PeakEwma => {
@@ -73,6 +86,33 @@ fn policy(algorithm: Algorithm) -> LoadBalancingPolicy {
             list().or(RingHash::NAME, &ring).or(WrrLocality::NAME, &by_locality(in_turn))
         }
     }
+}
+
+fn slow_start(settings: SlowStartSettings) -> SlowStartConfig {
+    SlowStartConfig {
+        slow_start_window: Some(settings.window.into()),
+        min_weight_percent: Some(PercentValue { value: settings.floor_percent.into() }),
+    }
+}
+
+/// Returns the ejection of endpoints that fail more requests than others. If failures of connections alone eject, clients
+/// need none: they do not use an endpoint that they cannot reach.
+fn outlier_detection(settings: PassiveSettings) -> Option<OutlierDetection> {
+    let count = |count: usize| Some(u32::try_from(count).unwrap_or(u32::MAX).into());
+    let volume = u32::try_from(settings.outlier_minimum_requests).unwrap_or(u32::MAX);
+    settings.server_errors.then(|| OutlierDetection {
+        consecutive_5xx: Some(settings.consecutive_failures.get().into()),
+        interval: Some(settings.interval.into()),
+        base_ejection_time: Some(settings.base_ejection_time.into()),
+        max_ejection_percent: Some(settings.max_ejection_percent.min(100).into()),
+        enforcing_success_rate: Some(100.into()),
+        success_rate_minimum_hosts: count(settings.outlier_minimum_endpoints),
+        success_rate_request_volume: Some(volume.into()),
+        success_rate_stdev_factor: Some(
+            settings.outlier_deviation_percent.saturating_mul(10).into(),
+        ),
+        max_ejection_time: Some(settings.max_ejection_time.into()),
+    })
 }
 
 /// Adds the settings of a backend that clients do not follow.

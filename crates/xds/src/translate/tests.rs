@@ -13,8 +13,9 @@ use gateway::TranslationSettings;
 
 use super::*;
 use crate::message::{
-    ClusterLoadAssignment, HeaderMatcher, HeaderValueOption, LbEndpoint, LoadBalancingPolicy,
-    RouteConfiguration, RouteEntry, WrrLocality,
+    ClusterLoadAssignment, HeaderMatcher, HeaderValueOption, LbEndpoint, LeastRequest,
+    LoadBalancingPolicy, OutlierDetection, RoundRobin, RouteConfiguration, RouteEntry, TimeSpan,
+    TypedExtensionConfig, WrrLocality,
 };
 use crate::table::EndpointHealth;
 
@@ -79,7 +80,9 @@ fn output(input: &str) -> String {
         let cluster = cluster(backend);
         let limit = cluster.circuit_breakers.unwrap().thresholds[0].max_requests.unwrap().value;
         let policy = policies(&cluster.load_balancing_policy.unwrap());
-        writeln!(out, "cluster {}: {policy}, at most {limit} requests", cluster.name).unwrap();
+        let ejection = cluster.outlier_detection.as_ref().map(ejection).unwrap_or_default();
+        writeln!(out, "cluster {}: {policy}, at most {limit} requests{ejection}", cluster.name)
+            .unwrap();
     }
     for zone in std::iter::once("").chain(zones) {
         for backend in &translated.backends {
@@ -130,7 +133,7 @@ fn described(route: &RouteEntry) -> String {
         }
         if let Some(retry) = &action.retry_policy {
             let back_off = retry.retry_back_off.unwrap();
-            let millis = |span: Option<crate::message::TimeSpan>| {
+            let millis = |span: Option<TimeSpan>| {
                 let span = span.unwrap();
                 span.seconds * 1_000 + i64::from(span.nanos) / 1_000_000
             };
@@ -160,12 +163,44 @@ fn added(option: &HeaderValueOption) -> String {
     format!("{}{sign}{}", header.key, header.value)
 }
 
+fn ejection(it: &OutlierDetection) -> String {
+    let millis = |span: Option<TimeSpan>| {
+        let span = span.unwrap();
+        span.seconds * 1_000 + i64::from(span.nanos) / 1_000_000
+    };
+    format!(
+        ", ejects after {} failures, or below {} thousandths of the deviation ({} requests at {} endpoints in {} ms), \
+         for {} to {} ms, at most {} %",
+        it.consecutive_5xx.unwrap().value,
+        it.success_rate_stdev_factor.unwrap().value,
+        it.success_rate_request_volume.unwrap().value,
+        it.success_rate_minimum_hosts.unwrap().value,
+        millis(it.interval),
+        millis(it.base_ejection_time),
+        millis(it.max_ejection_time),
+        it.max_ejection_percent.unwrap().value,
+    )
+}
+
+/// Returns the slow start of a policy.
+fn slow_start(config: &TypedExtensionConfig) -> Option<String> {
+    let value = config.typed_config.as_ref().unwrap().value.clone();
+    let settings = match &*config.name {
+        RoundRobin::NAME => RoundRobin::decode(value).unwrap().slow_start_config,
+        LeastRequest::NAME => LeastRequest::decode(value).unwrap().slow_start_config,
+        _ => None,
+    }?;
+    let (window, least) =
+        (settings.slow_start_window.unwrap(), settings.min_weight_percent.unwrap());
+    Some(format!(" in {}.{:09} s from {} %", window.seconds, window.nanos, least.value))
+}
+
 fn policies(list: &LoadBalancingPolicy) -> String {
     let described = list.policies.iter().map(|policy| {
         let config = policy.typed_extension_config.as_ref().unwrap();
         let short = config.name.rsplit('.').next().unwrap();
         if config.name != WrrLocality::NAME {
-            return short.to_owned();
+            return format!("{short}{}", slow_start(config).unwrap_or_default());
         }
         let value = config.typed_config.as_ref().unwrap().value.clone();
         let inner = WrrLocality::decode(value).unwrap().endpoint_picking_policy.unwrap();

@@ -18,7 +18,7 @@ async fn keda(replica: &SheaveProcess) -> Result<KedaClient> {
     KedaClient::connect(replica, &[("service", "app"), ("window", "1s"), ("target", "4")]).await
 }
 
-async fn wait_for_demand(replica: &SheaveProcess, expected: f64) -> Result {
+pub(super) async fn wait_for_demand(replica: &SheaveProcess, expected: f64) -> Result {
     let mut keda = keda(replica).await?;
     let near = |demand: &f64| (demand - expected).abs() < 0.02;
     eventually("demand of all replicas", async || Ok(keda.demand().await?), near).await?;

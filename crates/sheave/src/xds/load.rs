@@ -1,0 +1,34 @@
+//! Load that xDS clients report: it counts in the demand of backends, like requests that pass through the data plane.
+//!
+//! Autoscalers see the sum, and other replicas get it with the rest of the demand: a client reports to one replica.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::xds::{ClusterLoad, ResourcePublisher};
+use gateway::snapshot::BackendKey;
+use proxy::{Proxy, ProxylessRequests};
+use tokio::time::{MissedTickBehavior, interval};
+
+/// Interval at which reports are handed over. Clients report less often.
+const LOAD_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Hands over what clients report.
+pub(super) async fn follow(proxy: Arc<Proxy>, publisher: Arc<ResourcePublisher>) {
+    let mut ticks = interval(LOAD_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        proxy.record_proxyless(&requests(publisher.take_load()));
+    }
+}
+
+fn requests(load: BTreeMap<BackendKey, ClusterLoad>) -> BTreeMap<BackendKey, ProxylessRequests> {
+    let requests = |load: ClusterLoad| ProxylessRequests {
+        in_progress: load.in_progress,
+        issued: load.issued,
+        dropped: load.dropped,
+    };
+    load.into_iter().map(|(key, load)| (key, requests(load))).collect()
+}
