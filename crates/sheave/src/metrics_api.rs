@@ -55,6 +55,7 @@ use metric::MetricError;
 pub(crate) use metric::ScalingMetric;
 use object_metric::ObjectResource;
 use selection::MetricSelection;
+pub(crate) use selection::SelectedKind;
 use tls_listener::TlsListener;
 use upkeep::{ApiService, ApiUpkeep, ServingCertificates};
 
