@@ -52,7 +52,9 @@ CLIENTS = 8
 
 
 def setUpModule() -> None:
-    settings = ("metricsApi.enabled=true", "metricsApi.groups={external,custom}")
+    # With the policy Local one node has the address, so that all requests are those of one replica.
+    cluster = "service.externalTrafficPolicy=Cluster"
+    settings = ("metricsApi.enabled=true", "metricsApi.groups={external,custom}", cluster)
     gateway.install_chart(*settings, workload="deployment")
 
 
