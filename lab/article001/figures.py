@@ -141,7 +141,7 @@ def _in_cluster_figures(rows: Sequence[Row]) -> dict[str, Figure]:
     script in refusals and in pod-seconds at once.
     """
     found: dict[str, Figure] = {}
-    against_script = [(one, SCRIPT) for one in ("cluster-cpu", "cluster-demand", "cluster-demand-queue")]
+    against_script = [(one, SCRIPT) for one in HPAS]
     for one, other in (*against_script, ("cluster-demand", "cluster-cpu")):
         if not {one, other} <= {row["variant"] for row in rows}:
             continue
@@ -157,8 +157,9 @@ def _in_cluster_figures(rows: Sequence[Row]) -> dict[str, Figure]:
     return found
 
 
-# The article's script in the test cluster.
+# The article's script in the test cluster, and the autoscalers that are compared with it.
 SCRIPT = "cluster-refusals"
+HPAS = ("cluster-cpu", "cluster-demand", "cluster-keda", "cluster-demand-queue")
 
 
 def _by_repetition(rows: Sequence[Row], variant: str, column: str) -> dict[int, float]:

@@ -24,11 +24,20 @@ from lab.article001.work import WorkPipe
 from lab.bench import Bench, Row
 from lab.child import Child
 from lab.kubernetes import containers
-from lab.kubernetes.autoscaler import Autoscaler, by_cpu, by_demand, require_metrics_server, start_metrics_server
+from lab.kubernetes.autoscaler import (
+    Autoscaler,
+    by_cpu,
+    by_demand,
+    by_demand_on_object,
+    require_metrics_server,
+    start_metrics_server,
+)
 from lab.kubernetes.deployment import APP, Deployment, deployed
 from lab.kubernetes.gateway import Gateway
+from lab.kubernetes.keda import PushAutoscaler, install_keda
 from lab.kubernetes.session import ClusterSession, open_session, wait
 from lab.testbed.other_work import OtherCpuTime
+from tests.cluster import keda_operator
 from tests.cluster.api import Object
 
 PORT = 5080
@@ -40,6 +49,8 @@ PROBE_SECONDS = 5
 END_SECONDS = 4
 GRACE_SECONDS = 15
 CHART = ("metricsApi.enabled=true", "replicas=1", "podDisruptionBudget.enabled=false")
+# KEDA has the API of external metrics then.
+CHART_BESIDE_KEDA = (*CHART, "metricsApi.groups={custom}")
 
 
 @dataclass(frozen=True)
@@ -58,17 +69,22 @@ def run(
     bench: Bench, variants: Sequence[Variant], settings: ClusterScalingSettings, report_step: Callable[[str], None]
 ) -> None:
     reads_cpu = any(variant.scaler == "cpu" for variant in variants)
+    has_keda = any(variant.scaler == "keda" for variant in variants)
     if reads_cpu:
         require_metrics_server()
+    if has_keda:
+        keda_operator.require()
     with open_session(bench.logs) as session:
-        gateway = Gateway(session, CHART)
+        gateway = Gateway(session, CHART_BESIDE_KEDA if has_keda else CHART)
         if reads_cpu:
             start_metrics_server(session)
+        if has_keda:
+            install_keda(session)
         for repetition in range(1, settings.repetitions + 1):
             for variant in variants:
                 folder = bench.logs / f"{variant.id}-{repetition}"
                 folder.mkdir()
-                place = _Place(bench, session, gateway, settings, folder)
+                place = _Place(bench, session, gateway, settings, folder, has_keda)
                 _run_variant(place, variant, repetition)
                 report_step(f"{variant.id}, repetition {repetition}")
 
@@ -80,6 +96,7 @@ class _Place:
     gateway: Gateway
     settings: ClusterScalingSettings
     folder: Path
+    has_keda: bool
 
 
 def _run_variant(place: _Place, variant: Variant, repetition: int) -> None:
@@ -159,10 +176,8 @@ class _Script:
 class _Hpa:
     """An autoscaler, which needs no step of ours."""
 
-    def __init__(self, place: _Place, metric: Object) -> None:
-        settings = place.settings
-        bounds = (settings.least, settings.most)
-        self._autoscaler = Autoscaler(place.session, metric, *bounds, settings.stabilization_seconds)
+    def __init__(self, autoscaler: Autoscaler | PushAutoscaler) -> None:
+        self._autoscaler = autoscaler
         # The load begins when the autoscaler reads its metric.
         wait(self._autoscaler.is_active, "a metric for the autoscaler", ACTIVE_SECONDS)
 
@@ -174,12 +189,17 @@ class _Hpa:
 
 
 def _scaler(place: _Place, variant: Variant, deployment: Deployment) -> _Script | _Hpa:
+    settings = place.settings
+    limits = (settings.least, settings.most, settings.stabilization_seconds)
     match variant.scaler:
         case "cpu":
             _warm_up(place)
-            return _Hpa(place, by_cpu(place.settings.target_percent))
+            return _Hpa(Autoscaler(place.session, by_cpu(settings.target_percent), *limits))
         case "demand":
-            return _Hpa(place, by_demand(place.settings.target_requests))
+            by = by_demand_on_object if place.has_keda else by_demand
+            return _Hpa(Autoscaler(place.session, by(settings.target_requests), *limits))
+        case "keda":
+            return _Hpa(PushAutoscaler(place.session, *limits))
         case _:
             return _Script(place, deployment)
 

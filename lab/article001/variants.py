@@ -25,8 +25,8 @@ class Variant:
     options: dict[str, Any] = field(default_factory=dict)
     # Applies to the kind `learning`.
     workers: int = 4
-    # Applies to the kind `scaling`. CPU is read in the test cluster only.
-    scaler: Literal["demand", "refusals", "cpu"] = "demand"
+    # Applies to the kind `scaling`. CPU is read, and KEDA runs, in the test cluster only.
+    scaler: Literal["demand", "refusals", "cpu", "keda"] = "demand"
     # Delay before a refused client retries; None follows Retry-After.
     pause_seconds: float | None = None
 

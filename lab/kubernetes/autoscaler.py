@@ -46,6 +46,16 @@ def by_demand(requests: int) -> Object:
     }
 
 
+def by_demand_on_object(requests: int) -> Object:
+    """Returns the same metric as one of the object, beside a provider of external metrics."""
+    described = {"apiVersion": "v1", "kind": "Service", "name": APP}
+    target = {"type": "AverageValue", "averageValue": str(requests)}
+    return {
+        "type": "Object",
+        "object": {"describedObject": described, "metric": {"name": "sheave_demand"}, "target": target},
+    }
+
+
 class Autoscaler:
     """An autoscaler of the Deployment `app`."""
 

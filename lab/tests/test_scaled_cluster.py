@@ -6,6 +6,8 @@ from typing import Any
 from lab import experiment
 from lab.article001 import answers, figures, variants
 from lab.article001.rows import EMPTY
+from lab.kubernetes import autoscaler, keda
+from lab.kubernetes.deployment import APP
 
 
 def answer(sent: float, seconds: float, status: int) -> dict[str, Any]:
@@ -43,11 +45,33 @@ class FiguresTest(unittest.TestCase):
         self.assertFalse([name for name in found if "cluster-refusals" in name])
 
 
+    def test_keda_is_compared_with_the_script(self) -> None:
+        found = figures.figures([row("cluster-refusals", 1, 100, 1000), row("cluster-keda", 1, 50, 800)])
+        self.assertAlmostEqual(found["cluster-keda.lower ratio to cluster-refusals.worst"].value, 0.5)
+        self.assertEqual(found["cluster-keda.excess.worst"].value, 0.0)
+
+
+class ObjectsTest(unittest.TestCase):
+    def test_autoscaler_of_keda_has_the_bounds_of_the_others(self) -> None:
+        spec = keda.scaled_object(1, 20, 60)["spec"]
+        self.assertEqual((spec["minReplicaCount"], spec["maxReplicaCount"]), (1, 20))
+        config = spec["advanced"]["horizontalPodAutoscalerConfig"]
+        self.assertEqual(config["behavior"]["scaleDown"]["stabilizationWindowSeconds"], 60)
+        (trigger,) = spec["triggers"]
+        self.assertEqual((trigger["type"], trigger["metadata"]["service"]), ("external-push", APP))
+
+    def test_demand_is_the_same_metric_of_the_object(self) -> None:
+        external, of_object = autoscaler.by_demand(4)["external"], autoscaler.by_demand_on_object(4)["object"]
+        self.assertEqual(external["metric"]["name"], of_object["metric"]["name"])
+        self.assertEqual(external["target"], of_object["target"])
+        self.assertEqual(of_object["describedObject"]["name"], APP)
+
+
 class ExperimentTest(unittest.TestCase):
     def test_each_variant_has_a_scaler(self) -> None:
         settings = experiment.find("article-001").with_cluster().settings["variants"]
         found = variants.read(settings, tuple(one["id"] for one in settings))
-        self.assertEqual({variant.scaler for variant in found}, {"cpu", "demand", "refusals"})
+        self.assertEqual({variant.scaler for variant in found}, {"cpu", "demand", "keda", "refusals"})
         self.assertEqual({variant.kind for variant in found}, {"scaling"})
 
 

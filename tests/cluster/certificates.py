@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import subprocess
+import tempfile
+from datetime import datetime
 from pathlib import Path
 
 from lab.paths import MissingRequirement
@@ -22,6 +24,21 @@ API_SERVER_NAMES = (
     f"IP:{API_SERVER}",
     *(f"IP:{address}" for address in API_SERVICE),
 )
+# Settings of `openssl ca`, which signs for any time.
+CA_CONFIG = """
+[ca]
+default_ca = own
+[own]
+database = {folder}/index.txt
+serial = {folder}/serial
+new_certs_dir = {folder}
+default_md = sha256
+policy = names
+[names]
+organizationName = optional
+commonName = supplied
+"""
+CA_TIME = "%Y%m%d%H%M%SZ"
 # File name and subject; the organisation is the group for the API server.
 CLIENTS = {
     "admin": "/O=system:masters/CN=admin",
@@ -51,6 +68,20 @@ def make_kubelet(node: Node) -> None:
     """Makes the certificate and the kubeconfig of a node's kubelet."""
     _sign(node.name, f"/O=system:nodes/CN=system:node:{node.name}", _kubelet_extensions(node))
     kubeconfig(node.name).write_text(_kubeconfig(node.name))
+
+
+def sign_for_time(name: str, begin: datetime, end: datetime) -> None:
+    """Signs the certificate of this name again, valid from `begin` to `end`; its key stays."""
+    with tempfile.TemporaryDirectory() as folder:
+        config, signed = Path(folder) / "ca.conf", Path(folder) / "signed.crt"
+        (Path(folder) / "index.txt").touch()
+        (Path(folder) / "serial").write_text("1000")
+        config.write_text(CA_CONFIG.format(folder=folder))
+        times = ("-startdate", begin.strftime(CA_TIME), "-enddate", end.strftime(CA_TIME))
+        request = ("-in", CERTIFICATES / f"{name}.csr", "-extfile", CERTIFICATES / f"{name}.ext", "-out", signed)
+        signing = ("-cert", authority(), "-keyfile", key("authority"))
+        _openssl("ca", "-batch", "-notext", "-config", config, *signing, *request, *times)
+        certificate(name).write_bytes(signed.read_bytes())
 
 
 def authority() -> Path:

@@ -37,6 +37,8 @@ pub(crate) struct ActiveConfig {
     pub(crate) listeners: Vec<Option<ActiveListener>>,
     /// Routes, by [`Rule::index`].
     pub(crate) routes: Vec<Arc<Route>>,
+    /// Rules, by their index.
+    pub(crate) rules: Vec<Arc<Rule>>,
     /// Backends, by the index in [`snapshot::RuleTarget::Backend`].
     pub(crate) backends: Vec<Arc<Backend>>,
     /// Rate limits, by [`RouteFilters::rate_limit`](snapshot::RouteFilters::rate_limit).

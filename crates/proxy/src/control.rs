@@ -14,7 +14,8 @@ use balance::rate_limit::ReplicaPart;
 use balance::{RequestDemand, SlotAssignment};
 use gateway::Snapshot;
 use gateway::snapshot::{
-    BackendKey, BackendSettings, EndpointProtocol, EndpointSpec, Listener, TransportProtocol,
+    BackendKey, BackendSettings, EndpointProtocol, EndpointSpec, Listener, Rule, RuleTarget,
+    TransportProtocol, WeightedTarget,
 };
 use quic::{SocketGroupChange, SocketGroups};
 use thiserror::Error;
@@ -155,6 +156,18 @@ pub struct BackendView {
     /// Mean time for which a request holds a slot; `None`: no request has finished yet.
     pub service_time: Option<Duration>,
     pub endpoints: Vec<EndpointView>,
+}
+
+/// A rule of a route as an operator sees it.
+#[derive(Clone, Debug)]
+pub struct RouteView {
+    /// `namespace/route/rule`.
+    pub name: Arc<str>,
+    /// Backends that the rule refers to.
+    pub backends: Vec<BackendKey>,
+    /// Rates of requests over the [`WINDOW`] at all replicas together; `None` unless they are averaged
+    /// ([`Proxy::average_routes`]).
+    pub rates_of_all_replicas: Option<RequestRates>,
 }
 
 /// An endpoint as an operator sees it.
@@ -369,6 +382,7 @@ impl Proxy {
             intercepting: interception::by_address(&listeners),
             listeners,
             routes: control.registry.routes(&snapshot.rules),
+            rules: snapshot.rules.clone(),
             backends: control.registry.backends(snapshot),
             rate_limiters: control.registry.rate_limiters(&snapshot.rate_limits),
         };
@@ -466,6 +480,21 @@ impl Proxy {
 
     pub fn backends(&self) -> Vec<BackendView> {
         self.shared.config.load().backends.iter().map(|backend| view_backend(backend)).collect()
+    }
+
+    pub fn routes(&self) -> Vec<RouteView> {
+        let active_config = self.shared.config.load();
+        let is_averaged = self.shared.averages_routes.load(Ordering::Relaxed);
+        let backend = |weighted: &WeightedTarget| match weighted.target {
+            RuleTarget::Backend(index) => Some(active_config.backends[index].key.clone()),
+            RuleTarget::Unresolved => None,
+        };
+        let view = |(rule, route): (&Arc<Rule>, &Arc<Route>)| RouteView {
+            name: Arc::clone(&rule.name),
+            backends: rule.targets.iter().filter_map(backend).collect(),
+            rates_of_all_replicas: is_averaged.then(|| route.rates.of_all(&route.counters)),
+        };
+        active_config.rules.iter().zip(&active_config.routes).map(view).collect()
     }
 
     /// Returns the requests in flight at each address of endpoints, all of its ports together.

@@ -135,7 +135,7 @@ pub use balance::shared_keys::KeyRefusal;
 pub use balance::{RequestDemand, SlotAssigner, SlotAssignment, Time};
 pub use control::{
     AccessLog, BackendDemand, BackendView, EndpointView, ListenError, ListenerView,
-    ListeningSocket, Proxy, ProxySettings,
+    ListeningSocket, Proxy, ProxySettings, RouteView,
 };
 pub use interception::{ClientMark, ClientMarkFuture, ConnectionInterceptor, InterceptionCounts};
 pub use limit_exchange::{LimitExchange, LimitSharingStatus};

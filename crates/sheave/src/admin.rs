@@ -48,7 +48,7 @@ use ::xds::ResourcePublisher;
 pub(crate) use accept::{BoundedConnection, BoundedListener};
 pub(crate) use addresses::{AddressRoute, AddressesResponse};
 pub(crate) use announcer::serve_announcer_metrics;
-pub(crate) use api::{BackendInfo, BackendsResponse, EndpointInfo};
+pub(crate) use api::{BackendInfo, BackendsResponse, EndpointInfo, RouteInfo, RoutesResponse};
 pub(crate) use client::{failure, query};
 pub(crate) use exposition::{ExpositionFormat, ExpositionWriter};
 pub(crate) use host::ServedHosts;
@@ -64,6 +64,7 @@ Sheave's admin API
 /metrics            Prometheus metrics: OpenMetrics if the Accept field asks for it, else the older text format
 /api/v1/listeners   listeners and their addresses
 /api/v1/backends    backends, their endpoints and the requests in flight
+/api/v1/routes      rules of routes, their backends and the rates of requests
 /api/v1/addresses   pool addresses served here, and the number of endpoints on each node
 /api/v1/replicas    slots leased to other replicas, and the connections to them
 /api/v1/transparent transparent mode: what is taken on this node, what is not, and why
@@ -161,6 +162,7 @@ fn router(state: ApiState, hosts: ServedHosts) -> Router {
         .route("/api/v1/listeners", get(listeners))
         .route("/api/v1/replicas", get(replicas))
         .route("/api/v1/backends", get(backends))
+        .route("/api/v1/routes", get(routes))
         .route("/api/v1/addresses", get(addresses))
         .route("/api/v1/transparent", get(transparent))
         .route("/api/v1/xds", get(xds))
@@ -237,6 +239,10 @@ async fn listeners(State(state): State<ApiState>) -> Json<api::ListenersResponse
 
 async fn backends(State(state): State<ApiState>) -> Json<BackendsResponse> {
     Json(api::backends(state.proxy.backends()))
+}
+
+async fn routes(State(state): State<ApiState>) -> Json<RoutesResponse> {
+    Json(api::routes(state.proxy.routes()))
 }
 
 /// The announcer follows this answer. While this Sheave accepts new connections, also during the

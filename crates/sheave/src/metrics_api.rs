@@ -55,6 +55,7 @@ use metric::MetricError;
 pub(crate) use metric::ScalingMetric;
 use object_metric::ObjectResource;
 use selection::MetricSelection;
+pub(crate) use selection::SelectedKind;
 use tls_listener::TlsListener;
 use upkeep::{ApiService, ApiUpkeep, ServingCertificates};
 
@@ -150,19 +151,23 @@ pub(crate) fn serve(
 fn router(settings: NewestSettings, groups: Vec<ApiGroup>, values: Router) -> Router {
     let described: Vec<_> = groups.iter().map(|group| group.description()).collect();
     let list = json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": described });
-    let mut versioned = Router::new().route("/apis", get(async move || Json(list)));
+    let mut discovery = Router::new().route("/apis", get(async move || Json(list)));
     for group in groups {
         let path = format!("/apis/{}", group.name());
-        versioned = versioned.route(&path, get(async move || Json(group.description())));
+        discovery = discovery.route(&path, get(async move || Json(group.description())));
         let path = format!("/apis/{}", group.group_version());
-        versioned = versioned.route(&path, get(async move || Json(group.resources())));
+        discovery = discovery.route(&path, get(async move || Json(group.resources())));
     }
-    let versioned =
-        versioned.merge(values).route_layer(middleware::from_fn_with_state(settings, authenticate));
+    let for_proxy = middleware::from_fn_with_state(settings.clone(), authenticate_or_describe);
+    let discovery = discovery.route_layer(for_proxy);
+    let values = values.route_layer(middleware::from_fn_with_state(settings, authenticate));
     let probes = ["/healthz", "/livez", "/readyz"];
     let open =
         probes.into_iter().fold(Router::new(), |it, path| it.route(path, get(async || "ok")));
-    versioned.merge(open).fallback(async || MetricError::not_found("no such path".to_owned()))
+    discovery
+        .merge(values)
+        .merge(open)
+        .fallback(async || MetricError::not_found("no such path".to_owned()))
 }
 
 fn value_router(groups: &[ApiGroup], api: MetricsApi) -> Router {
@@ -177,6 +182,20 @@ fn value_router(groups: &[ApiGroup], api: MetricsApi) -> Router {
         };
     }
     router.with_state(api)
+}
+
+/// Serves a description also if only the time of the proxy's certificate is wrong: if discovery failed, the API server
+/// would take the API for unavailable, and forward no query whose response has the reason.
+async fn authenticate_or_describe(
+    settings: State<NewestSettings>,
+    peer: ConnectInfo<PeerIdentity>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match peer.0.problem {
+        Some(_) => next.run(request).await,
+        None => authenticate(settings, peer, request, next).await,
+    }
 }
 
 /// Finds out the user of a request; rejects it with 401 unless the API server's proxy names one.

@@ -14,23 +14,25 @@ import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.cluster import programs
+from lab.paths import MissingRequirement
+from tests.cluster import keda_operator
 from tests.cluster.acceptance import gateway, guide
 from tests.cluster.acceptance.gateway import conditions, kubectl
 from tests.cluster.acceptance.replicas import ReplicaGroupTest
+from tests.cluster.acceptance.scaler_stream import ActivityStream
 from tests.cluster.api import Object
-from tests.cluster.layout import FOLDER, PROGRAMS
 from tests.cluster.tests import running
 
 tearDownModule = running.stop
 
 API_SERVICE = "/apis/apiregistration.k8s.io/v1/apiservices/v1beta1.external.metrics.k8s.io"
-KEDA_NAMESPACE = "keda"
 # Cap of a pod in the guide's BackendPolicy, and the target of its HorizontalPodAutoscaler.
 CAP, TARGET = 4, 3
 CLIENTS = 12
 # Poll interval for the replicas and the EndpointSlice.
 POLL_SECONDS = 0.005
+# Time from the first request until the message on KEDA's stream.
+PUSH_SECONDS = 0.1
 # KEDA asks each 30 s; the stream makes it act at once.
 WAKE_SECONDS = 3.0
 # Time from the readiness of the pod, as the test sees it, until the pod gets the request that waited.
@@ -71,25 +73,20 @@ class GuideAutoscalerTest(GuideManifestTest):
 class KedaTest(GuideManifestTest):
     @classmethod
     def setUpClass(cls) -> None:
-        if missing := [it.name for it in programs.KEDA_PROGRAMS if not (PROGRAMS / it.name).is_file()]:
-            raise unittest.SkipTest(f"{', '.join(missing)} missing: scripts/python -m tests.cluster build --keda")
-        kubectl("apply", "--filename", str(FOLDER / "dns.yaml"))
-        kubectl("--namespace", "kube-system", "rollout", "status", "--timeout=60s", "deployment/coredns")
-        manifests = str(programs.keda_manifests() / "minimal")
-        # KEDA takes the API of metrics over, as any provider that is installed later.
-        kubectl("apply", "--server-side", "--force-conflicts", "--kustomize", manifests)
-        keda = ["--namespace", KEDA_NAMESPACE]
-        for name in ("keda-operator", "keda-metrics-apiserver"):
-            # KEDA's images have a user, programs do not.
-            user = {"spec": {"template": {"spec": {"securityContext": {"runAsUser": 1000}}}}}
-            kubectl(*keda, "patch", "deployment", name, "--patch", json.dumps(user))
-        for name in ("keda-operator", "keda-metrics-apiserver"):
-            kubectl(*keda, "rollout", "status", "--timeout=110s", f"deployment/{name}")
+        try:
+            keda_operator.require()
+        except MissingRequirement as error:
+            raise unittest.SkipTest(str(error)) from error
+        keda_operator.install(kubectl)
+        for path in keda_operator.DEPLOYMENTS:
+            namespace, name = path.split("/")[-3::2]
+            kubectl("--namespace", namespace, "rollout", "status", "--timeout=110s", f"deployment/{name}")
 
     def test_service_scales_from_zero_to_several_pods_and_back_without_a_failed_request(self) -> None:
         self.wait(self.is_available, "KEDA's API of metrics", PATIENCE_SECONDS)
         self.scale_by_keda()
         self.wait_for_replicas(0, PATIENCE_SECONDS)
+        streams = self.streams()
         woken, ready = math.inf, {}
         with ThreadPoolExecutor() as threads:
             begun = time.monotonic()
@@ -103,6 +100,7 @@ class KedaTest(GuideManifestTest):
         answer = first.result()
         since = ready[answer["pod"]]
         waited = answer["began"] - since
+        self.assert_pushed(streams, begun)
         print_result(f"replicas in the API {1000 * woken:.0f} ms after the first request")
         print_result(f"pod ready after {since - begun:.1f} s; got the request {1000 * waited:.0f} ms later")
         self.assertLessEqual(woken, WAKE_SECONDS)
@@ -125,7 +123,7 @@ class KedaTest(GuideManifestTest):
             self.wait_for_replicas(math.ceil(CLIENTS / CAP), PATIENCE_SECONDS)
 
     def test_owner_of_the_api_of_metrics_is_named(self) -> None:
-        told = f"belongs to Service {KEDA_NAMESPACE}/keda-metrics-apiserver"
+        told = f"belongs to Service {keda_operator.NAMESPACE}/keda-metrics-apiserver"
         pods = [pod["metadata"]["name"] for pod in self.replica_pods()]
         # A replica looks once a minute.
         self.wait(
@@ -133,12 +131,32 @@ class KedaTest(GuideManifestTest):
             "the owner's name in the log",
             PATIENCE_SECONDS,
         )
-        self.assertEqual(self.api.get(API_SERVICE)["spec"]["service"]["namespace"], KEDA_NAMESPACE)
+        self.assertEqual(self.api.get(API_SERVICE)["spec"]["service"]["namespace"], keda_operator.NAMESPACE)
+
+    def streams(self) -> dict[str, ActivityStream]:
+        """Returns a stream like KEDA's from each replica of Sheave, all of them inactive."""
+        streams = {address: ActivityStream(address, self.namespace, "web") for address in self.replicas()}
+        for stream in streams.values():
+            self.addCleanup(stream.close)
+        self.wait(
+            lambda: all(it.is_active() is False for it in streams.values()), "inactive streams", PATIENCE_SECONDS
+        )
+        return streams
+
+    def assert_pushed(self, streams: dict[str, ActivityStream], begun: float) -> None:
+        """Asserts that each replica has said in time that the Service is active, whichever got the request."""
+        pushed = {address: stream.active_since(begun) for address, stream in streams.items()}
+        delays = {address: at - begun for address, at in pushed.items() if at is not None}
+        told = ", ".join(f"{1000 * delay:.0f} ms" for delay in sorted(delays.values()))
+        print_result(f"active on KEDA's stream of {len(delays)} of {len(streams)} replicas after {told}")
+        self.assertEqual(delays.keys(), streams.keys())
+        self.assertLessEqual(max(delays.values()), PUSH_SECONDS)
 
     def scale_by_keda(self) -> None:
         """Applies the guide's ScaledObject; then shortens the time after which pods that are not needed go."""
         self.apply_from_guide("ScaledObject")
-        behavior = {"scaleDown": {"stabilizationWindowSeconds": 0}}
+        policies = [{"type": "Percent", "value": 100, "periodSeconds": 15}]
+        behavior = {"scaleDown": {"stabilizationWindowSeconds": 0, "policies": policies}}
         spec = {
             "cooldownPeriod": 1,
             "advanced": {"horizontalPodAutoscalerConfig": {"behavior": behavior}},

@@ -14,11 +14,11 @@ import time
 import unittest
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from tests.cluster.acceptance import gateway
 from tests.cluster.acceptance.gateway import GatewayTest, command
 from tests.cluster.acceptance.load import Load
+from tests.cluster.acceptance.pod_processes import kill, processes, words
 from tests.cluster.tests import running
 
 setUpModule = gateway.install
@@ -130,16 +130,6 @@ class LostEndpointsTest(GatewayTest):
         return {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pods}
 
 
-def kill(pod: str) -> None:
-    """Kills a pod's processes with SIGKILL."""
-    name = f"POD_NAME={pod}".encode()
-    pids = [pid for pid, process in processes() if name in words(process / "environ")]
-    if not pids:
-        raise AssertionError(f"pod {pod} has no process")
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-
-
 @contextmanager
 def paused_kubelet(node: str) -> Iterator[None]:
     """Pauses a node's kubelet, so that it does not report changes of its pods."""
@@ -154,18 +144,6 @@ def paused_kubelet(node: str) -> Iterator[None]:
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
-
-
-def processes() -> Iterator[tuple[int, Path]]:
-    return ((int(path.name), path) for path in Path("/proc").iterdir() if path.name.isdigit())
-
-
-def words(path: Path) -> list[bytes]:
-    """Returns the words of a command line or an environment, empty if the process has ended."""
-    try:
-        return path.read_bytes().split(b"\0")
-    except OSError:
-        return []
 
 
 def print_result(text: str) -> None:

@@ -12,7 +12,7 @@ async fn admin_paths_answer_and_unknown_paths_give_404() -> Result {
         ensure!(response.status() == 200, "{path}: {response:?}");
     }
     let index = fixture.sheave.admin_get("/").await?.text();
-    for path in ["/api/v1/listeners", "/api/v1/backends", "/api/v1/config"] {
+    for path in ["/api/v1/listeners", "/api/v1/backends", "/api/v1/routes", "/api/v1/config"] {
         ensure!(index.contains(path), "{path} is not in the index");
         let response = fixture.sheave.admin_get(path).await?;
         ensure!(response.status() == 200, "{path}: {response:?}");

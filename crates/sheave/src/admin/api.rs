@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::net::SocketAddr;
 
 use gateway::ObjectProblem;
-use proxy::{BackendView, EndpointView, ListenerView};
+use proxy::{BackendView, EndpointView, ListenerView, RouteView};
 use serde::{Deserialize, Serialize};
 
 use super::exposition::seconds;
@@ -116,6 +116,23 @@ pub(crate) struct EndpointInfo {
     http3: Option<Cow<'static, str>>,
 }
 
+/// Response of `/api/v1/routes`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct RoutesResponse {
+    pub(crate) routes: Vec<RouteInfo>,
+}
+
+/// A rule of a route.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct RouteInfo {
+    /// Name of the rule in metrics and logs: `namespace/route/rule`.
+    pub(crate) name: String,
+    /// Names of the backends that the rule refers to.
+    pub(crate) backends: Vec<String>,
+    /// Rates of all replicas together, as a mean over the last 15 s; `null`: the API of metrics is off.
+    pub(crate) rates_all_replicas: Option<RateInfo>,
+}
+
 #[derive(Serialize)]
 pub(super) struct ConfigResponse {
     generation: u64,
@@ -146,6 +163,15 @@ pub(super) fn listeners(views: Vec<ListenerView>) -> ListenersResponse {
 
 pub(super) fn backends(views: Vec<BackendView>) -> BackendsResponse {
     BackendsResponse { backends: views.into_iter().map(backend).collect() }
+}
+
+pub(super) fn routes(views: Vec<RouteView>) -> RoutesResponse {
+    let route = |view: RouteView| RouteInfo {
+        name: view.name.to_string(),
+        backends: view.backends.iter().map(ToString::to_string).collect(),
+        rates_all_replicas: view.rates_of_all_replicas.map(Into::into),
+    };
+    RoutesResponse { routes: views.into_iter().map(route).collect() }
 }
 
 fn backend(view: BackendView) -> BackendInfo {

@@ -68,6 +68,7 @@ fn every_path_of_the_index_answers() {
             "GET /metrics",
             "GET /api/v1/listeners",
             "GET /api/v1/backends",
+            "GET /api/v1/routes",
             "GET /api/v1/config",
         ],
     );
@@ -78,6 +79,7 @@ fn every_path_of_the_index_answers() {
         "sheave_build_info{",
         r#"{"listeners":[]}"#,
         r#"{"backends":[]}"#,
+        r#"{"routes":[]}"#,
         r#""generation":0"#,
     ]) {
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");

@@ -6,6 +6,8 @@
 mod quantity;
 /// The HorizontalPodAutoscaler.
 mod autoscaler;
+/// The load that it reads.
+mod observed_load;
 /// Its next step.
 mod recommendation;
 
@@ -14,12 +16,13 @@ use kube::ClusterClient;
 use serde_json::Value;
 use tokio::runtime;
 
-use crate::admin::{self, BackendInfo, BackendsResponse};
+use crate::admin::{self, BackendInfo, BackendsResponse, RoutesResponse};
 use crate::check::print;
 use crate::failure::Failure;
 use crate::flags::ExplainFlags;
 use crate::metrics_api::ScalingMetric;
 use autoscaler::{AutoscalerObject, MetricUse, TargetValue};
+use observed_load::ObservedLoad;
 use recommendation::{ScalingRecommendation, recommend};
 
 /// Maximum number of listed Services and autoscalers.
@@ -77,18 +80,19 @@ type KnownAutoscalers = Result<Vec<AutoscalerObject>, String>;
 
 /// Prints the explanation.
 pub(crate) fn run(service: &ServiceName, flags: &ExplainFlags) -> Result<(), Failure> {
-    let answer: BackendsResponse =
-        admin::query(flags.admin, "/api/v1/backends").map_err(|error| {
-            Failure::input(format_args!("cannot read the demand at {}: {error}", flags.admin))
-        })?;
+    let unread = |error: String| {
+        Failure::input(format_args!("cannot read the demand at {}: {error}", flags.admin))
+    };
+    let answer: BackendsResponse = admin::query(flags.admin, "/api/v1/backends").map_err(unread)?;
+    let routes: RoutesResponse = admin::query(flags.admin, "/api/v1/routes").map_err(unread)?;
     let backends = select(service, &answer.backends).map_err(Failure::input)?;
+    let load = ObservedLoad::new(backends, &routes.routes);
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start its thread")?;
-    let namespace = backends.first().map(|it| it.namespace.clone()).unwrap_or_default();
-    let autoscalers = runtime.block_on(read_autoscalers(&namespace));
-    print(&explain(&backends, &autoscalers))
+    let autoscalers = runtime.block_on(read_autoscalers(load.namespace()));
+    print(&explain(&load, &autoscalers))
 }
 
 /// Returns the backends of the Service, at least one; all are of one namespace.
@@ -132,14 +136,14 @@ async fn read_autoscalers(namespace: &str) -> KnownAutoscalers {
 }
 
 /// Returns the lines to print.
-fn explain(backends: &[&BackendInfo], autoscalers: &KnownAutoscalers) -> Vec<String> {
+fn explain(load: &ObservedLoad<'_>, autoscalers: &KnownAutoscalers) -> Vec<String> {
     let mut page = ScalingPage::default();
-    for backend in backends {
+    for backend in &load.backends {
         page.demand(backend);
     }
     match autoscalers {
         Err(reason) => page.put("autoscaler", format!("not known: {reason}")),
-        Ok(autoscalers) => page.autoscalers(backends, autoscalers),
+        Ok(autoscalers) => page.autoscalers(load, autoscalers),
     }
     page.0
 }
@@ -183,24 +187,21 @@ impl ScalingPage {
         self.put("endpoints", text);
     }
 
-    fn autoscalers(&mut self, backends: &[&BackendInfo], autoscalers: &[AutoscalerObject]) {
-        let namespace = backends.first().map(|it| it.namespace.as_str()).unwrap_or_default();
+    fn autoscalers(&mut self, load: &ObservedLoad<'_>, autoscalers: &[AutoscalerObject]) {
         let mut has_one = false;
         for autoscaler in autoscalers {
-            let used = autoscaler.spec.metrics.iter().filter_map(|it| it.of_service());
-            let selects =
-                |used: &MetricUse| backends.iter().any(|it| used.selects(&it.service, it.port));
-            let used: Vec<MetricUse> = used.filter(selects).collect();
+            let used = autoscaler.spec.metrics.iter().filter_map(|it| it.of_sheave());
+            let used: Vec<MetricUse> = used.filter(|it| load.has_metric(it)).collect();
             if !used.is_empty() {
                 has_one = true;
-                self.autoscaler(backends, autoscaler, &used);
+                self.autoscaler(load, autoscaler, &used);
             }
         }
         if has_one {
             return;
         }
-        let text = "none scales by a metric of this Service";
-        self.put("autoscaler", format!("{text} in namespace {namespace}"));
+        let text = "none scales by a metric of this Service, or of a route that refers to it,";
+        self.put("autoscaler", format!("{text} in namespace {}", load.namespace()));
         for other in autoscalers.iter().take(MAX_LISTED) {
             let metrics: Vec<_> = other.spec.metrics.iter().map(|it| it.name()).collect();
             self.put("", format!("{} scales by {}", other.metadata.name, metrics.join(", ")));
@@ -212,7 +213,7 @@ impl ScalingPage {
 
     fn autoscaler(
         &mut self,
-        backends: &[&BackendInfo],
+        load: &ObservedLoad<'_>,
         autoscaler: &AutoscalerObject,
         used: &[MetricUse],
     ) {
@@ -232,19 +233,21 @@ impl ScalingPage {
         );
         let mut next = None;
         for used in used {
-            let selected: Vec<_> =
-                backends.iter().copied().filter(|it| used.selects(&it.service, it.port)).collect();
-            let value: f64 = selected.iter().map(|it| value(used.metric, it)).sum();
-            self.put(
-                "metric",
-                format!("{} of {} is {value:.2}", used.metric.name(), used.selection),
-            );
+            let metric = format!("{} of {}", used.metric.name(), used.selection);
+            let value = match load.value(used) {
+                Ok(value) => value,
+                Err(reason) => {
+                    self.put("metric", format!("{metric} has no value: {reason}"));
+                    continue;
+                }
+            };
+            self.put("metric", format!("{metric} is {value:.2}"));
             let ScalingRecommendation { pods, reasons } =
                 recommend(autoscaler, &used.target, value);
             for reason in reasons {
                 self.put("", reason);
             }
-            for warning in warnings(used, &selected) {
+            for warning in warnings(used, &load.ports(used)) {
                 self.put("warning", warning);
             }
             next = next.max(pods);
@@ -276,19 +279,6 @@ impl ScalingPage {
 
     fn put(&mut self, head: &str, text: impl std::fmt::Display) {
         self.0.push(format!("{head:<11}{text}"));
-    }
-}
-
-/// Returns the value of a metric of one port of a Service.
-fn value(metric: ScalingMetric, backend: &BackendInfo) -> f64 {
-    let demand = &backend.demand_all_replicas;
-    match metric {
-        ScalingMetric::Demand => demand.total,
-        ScalingMetric::InFlight => demand.in_flight,
-        ScalingMetric::Waiting => demand.queued,
-        ScalingMetric::Rejected => demand.rejected,
-        ScalingMetric::RequestRate => backend.rates_all_replicas.requests_per_second,
-        ScalingMetric::RejectionRate => backend.rates_all_replicas.rejections_per_second,
     }
 }
 

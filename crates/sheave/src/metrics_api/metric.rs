@@ -65,7 +65,7 @@ impl ScalingMetric {
     }
 
     /// True if routes have the metric too: requests wait for a Service, not for a route.
-    pub(super) const fn is_rate(self) -> bool {
+    pub(crate) const fn is_rate(self) -> bool {
         match self {
             Self::RequestRate | Self::RejectionRate => true,
             Self::Demand | Self::InFlight | Self::Waiting | Self::Rejected => false,

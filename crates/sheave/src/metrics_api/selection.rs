@@ -31,7 +31,7 @@ pub(super) struct MetricLabels {
 
 /// Kind of the objects that a query selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum SelectedKind {
+pub(crate) enum SelectedKind {
     Service,
     /// HTTPRoutes, GRPCRoutes and others; routes of one name count together.
     Route,
@@ -52,7 +52,7 @@ pub(super) struct MetricSelection {
 
 impl SelectedKind {
     /// Returns the labels of its values: that of the object, and that of its part.
-    pub(super) const fn labels(self) -> [&'static str; 2] {
+    pub(crate) const fn labels(self) -> [&'static str; 2] {
         match self {
             Self::Service => OF_SERVICES,
             Self::Route => OF_ROUTES,

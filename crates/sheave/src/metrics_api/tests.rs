@@ -17,6 +17,8 @@ use super::*;
 
 const NAME: &str = "sheave-metrics-api.sheave-system.svc";
 const PROXY: &str = "front-proxy-client";
+const DISCOVERY: &str = "/apis/external.metrics.k8s.io/v1beta1";
+const VALUE: &str = "/apis/external.metrics.k8s.io/v1beta1/namespaces/shop/sheave_demand";
 
 /// An authority and its certificates.
 struct TestAuthority {
@@ -73,7 +75,7 @@ impl TestServer {
         let (_, settings) = watch::channel(Some(Arc::new(settings)));
         let (_, configs) = watch::channel(Some(config));
         let groups = vec![ApiGroup::External, ApiGroup::Custom];
-        let app = router(settings, groups, Router::new());
+        let app = router(settings, groups, Router::new().route(VALUE, get(async || "4")));
         let app = app.into_make_service_with_connect_info::<PeerIdentity>();
         let listener = TlsListener::new(listener, configs);
         drop(tokio::spawn(async move { axum::serve(listener, app).await }));
@@ -122,17 +124,18 @@ fn is_refused(response: &str) -> bool {
 async fn only_the_proxy_of_the_api_server_is_served() {
     let server = TestServer::start().await;
     let proxy = server.authority.issue(PROXY);
-    let path = "/apis/external.metrics.k8s.io/v1beta1";
-    let served = server.ask(path, USER, Some(proxy.clone())).await;
-    assert!(served.starts_with("HTTP/1.1 200 ") && served.contains("sheave_demand"), "{served}");
-    let kubelet = server.authority.issue("kubelet");
-    for (fields, identity) in [(USER, None), (USER, Some(kubelet)), ("", Some(proxy.clone()))] {
-        let response = server.ask(path, fields, identity).await;
-        assert!(is_refused(&response), "{response}");
+    for (path, text) in [(DISCOVERY, "sheave_demand"), (VALUE, "4")] {
+        let served = server.ask(path, USER, Some(proxy.clone())).await;
+        assert!(served.starts_with("HTTP/1.1 200 ") && served.contains(text), "{served}");
+        let kubelet = server.authority.issue("kubelet");
+        for (fields, identity) in [(USER, None), (USER, Some(kubelet)), ("", Some(proxy.clone()))] {
+            let response = server.ask(path, fields, identity).await;
+            assert!(is_refused(&response), "{response}");
+        }
+        // A certificate of another authority ends the handshake.
+        let stranger = TestAuthority::new().issue(PROXY);
+        assert_eq!(server.ask(path, USER, Some(stranger)).await, "");
     }
-    // A certificate of another authority ends the handshake.
-    let stranger = TestAuthority::new().issue(PROXY);
-    assert_eq!(server.ask(path, USER, Some(stranger)).await, "");
 }
 
 #[tokio::test]
@@ -154,16 +157,18 @@ async fn each_api_describes_itself() {
 #[tokio::test]
 async fn certificate_out_of_its_time_is_named_in_the_response() {
     let server = TestServer::start().await;
-    let path = "/apis/external.metrics.k8s.io/v1beta1";
     for (years, reason) in [((1975, 2001), "has expired"), ((3000, 4096), "is not valid yet")] {
         let proxy = server.authority.issue_for(PROXY, years);
-        let response = server.ask(path, USER, Some(proxy)).await;
+        let response = server.ask(VALUE, USER, Some(proxy.clone())).await;
         assert!(response.starts_with("HTTP/1.1 401 "), "{response}");
         assert!(response.contains("certificate of the API server's proxy"), "{response}");
         assert!(response.contains(reason) && response.contains("clock"), "{response}");
+        // The API stays available: otherwise autoscalers would not see the reason.
+        let described = server.ask(DISCOVERY, USER, Some(proxy)).await;
+        assert!(described.starts_with("HTTP/1.1 200 "), "{described}");
         // The time is no way past the authority.
         let stranger = TestAuthority::new().issue_for(PROXY, years);
-        assert_eq!(server.ask(path, USER, Some(stranger)).await, "");
+        assert_eq!(server.ask(DISCOVERY, USER, Some(stranger)).await, "");
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::quantity;
-use crate::metrics_api::{LabelSelector, ScalingMetric};
+use crate::metrics_api::{LabelSelector, ScalingMetric, SelectedKind};
 
 /// HorizontalPodAutoscaler.
 #[derive(Debug, Deserialize)]
@@ -29,8 +29,8 @@ pub(super) struct AutoscalerSpec {
     pub(super) max_replicas: u32,
     #[serde(default)]
     pub(super) metrics: Vec<MetricSpec>,
-    #[serde(default)]
-    pub(super) behavior: AutoscalerBehavior,
+    /// `None`: other limits than those of an empty one.
+    pub(super) behavior: Option<AutoscalerBehavior>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -137,16 +137,17 @@ pub(super) struct AutoscalerCondition {
     pub(super) message: String,
 }
 
-/// Use of a metric of Sheave: of a Service, with its target.
+/// Use of a metric of Sheave: of a Service or a route, with its target.
 #[derive(Debug)]
 pub(super) struct MetricUse {
     pub(super) metric: ScalingMetric,
+    pub(super) kind: SelectedKind,
     /// Selection of the metric, for people.
     pub(super) selection: String,
     pub(super) target: TargetValue,
     selector: LabelSelector,
     /// Name of the described object, if the metric is one of an object.
-    service: Option<String>,
+    object: Option<String>,
 }
 
 /// Target of a metric.
@@ -170,41 +171,69 @@ impl MetricSpec {
         }
     }
 
-    /// Returns the use of a metric of Sheave for Services; `None`: the metric is another one.
-    pub(super) fn of_service(&self) -> Option<MetricUse> {
-        let (identifier, target, service) = match (&self.external, &self.object) {
+    /// Returns the use of a metric of Sheave; `None`: the metric is another one.
+    pub(super) fn of_sheave(&self) -> Option<MetricUse> {
+        let (identifier, target, described) = match (&self.external, &self.object) {
             (Some(external), _) => (&external.metric, &external.target, None),
-            (None, Some(object)) if object.described_object.kind == "Service" => {
-                (&object.metric, &object.target, Some(object.described_object.name.clone()))
+            (None, Some(object)) => {
+                (&object.metric, &object.target, Some(&object.described_object))
             }
-            (None, _) => return None,
+            (None, None) => return None,
         };
         let metric = ScalingMetric::of_name(&identifier.name)?;
         let text = identifier.selector.as_ref().map(SelectorSpec::text).unwrap_or_default();
         // The API server accepts no selector that is malformed.
         let selector = LabelSelector::parse(&text).ok()?;
-        if service.is_none() && !selector.names("service") {
-            return None;
-        }
-        let selection = match (&service, text.is_empty()) {
-            (None, _) => text,
-            (Some(service), true) => format!("Service {service}"),
-            (Some(service), false) => format!("Service {service}, {text}"),
+        let kind = match described {
+            Some(object) => object.selected_kind()?,
+            None => match (selector.names("service"), selector.names("route")) {
+                (true, false) => SelectedKind::Service,
+                (false, true) => SelectedKind::Route,
+                // Sheave has no such metric.
+                (true, true) | (false, false) => return None,
+            },
         };
-        let target = target.parse();
-        Some(MetricUse { metric, selection, target, selector, service })
+        let selection = match (described, text.is_empty()) {
+            (None, _) => text,
+            (Some(object), true) => format!("{} {}", object.kind, object.name),
+            (Some(object), false) => format!("{} {}, {text}", object.kind, object.name),
+        };
+        let (target, object) = (target.parse(), described.map(|it| it.name.clone()));
+        Some(MetricUse { metric, kind, selection, target, selector, object })
+    }
+}
+
+impl ObjectReference {
+    /// Returns the kind of an object that has metrics; `None`: objects of its kind have none.
+    fn selected_kind(&self) -> Option<SelectedKind> {
+        match self.kind.as_str() {
+            "Service" => Some(SelectedKind::Service),
+            "HTTPRoute" | "GRPCRoute" => Some(SelectedKind::Route),
+            _ => None,
+        }
     }
 }
 
 impl MetricUse {
     /// True if the metric is one of this port of a Service.
-    pub(super) fn selects(&self, service: &str, port: u16) -> bool {
-        let value = |label: &str| match label {
-            "service" => Some(service.into()),
-            "port" => Some(port.to_string().into()),
-            _ => None,
+    pub(super) fn selects_port(&self, service: &str, port: u16) -> bool {
+        self.selects(SelectedKind::Service, service, &port.to_string())
+    }
+
+    /// True if the metric is one of this rule of a route.
+    pub(super) fn selects_rule(&self, route: &str, rule: &str) -> bool {
+        self.selects(SelectedKind::Route, route, rule)
+    }
+
+    fn selects(&self, kind: SelectedKind, object: &str, part: &str) -> bool {
+        let [of_object, of_part] = kind.labels();
+        let value = |label: &str| {
+            let known = [(of_object, object), (of_part, part)];
+            known.into_iter().find_map(|(name, value)| (name == label).then_some(value.into()))
         };
-        self.service.as_ref().is_none_or(|name| name == service) && self.selector.matches(value)
+        self.kind == kind
+            && self.object.as_ref().is_none_or(|name| name == object)
+            && self.selector.matches(value)
     }
 }
 

@@ -12,6 +12,9 @@ const TOLERANCE: f64 = 0.1;
 /// Time for which a higher recommendation keeps pods
 /// (`--horizontal-pod-autoscaler-downscale-stabilization` of the controller).
 const DOWN_STABILIZATION_SECONDS: u32 = 300;
+/// Pods that an autoscaler without a behavior may have after one step, if twice as many as now are fewer
+/// (`scaleUpLimitMinimum` of the controller).
+const LEAST_STEP_UP: u32 = 4;
 
 /// Number of pods after the next sync, with the reasons.
 #[derive(Debug, PartialEq)]
@@ -75,10 +78,10 @@ fn decide(
         }
     };
     let direction = if wanted > current { ScalingDirection::Up } else { ScalingDirection::Down };
-    let rules = match direction {
-        ScalingDirection::Up => spec.behavior.scale_up.as_ref(),
-        ScalingDirection::Down => spec.behavior.scale_down.as_ref(),
-    };
+    let rules = spec.behavior.as_ref().and_then(|it| match direction {
+        ScalingDirection::Up => it.scale_up.as_ref(),
+        ScalingDirection::Down => it.scale_down.as_ref(),
+    });
     let tolerance = rules.and_then(|it| it.tolerance.as_deref()).and_then(quantity::parse);
     let tolerance = tolerance.unwrap_or(TOLERANCE);
     let percent = tolerance * 100.0;
@@ -87,6 +90,10 @@ fn decide(
             "{ratio:.2} of the target of {current} pods: within the tolerance of {percent:.0} %"
         ));
         return Some(within(current, min, spec.max_replicas, reasons));
+    }
+    if spec.behavior.is_none() {
+        let step = limited_without_behavior(wanted, current, reasons);
+        return Some(within(step, min, spec.max_replicas, reasons));
     }
     let step = limited(wanted, current, direction, rules, reasons);
     let pods = within(step, min, spec.max_replicas, reasons);
@@ -108,6 +115,22 @@ fn decide(
 fn whole(pods: f64) -> u32 {
     // The controller divides whole numbers: 0.3 by 0.1 is 3. A little demand is one pod, never none.
     (pods * (1.0 - 1e-12)).ceil() as u32
+}
+
+/// Applies the limits of an autoscaler without a behavior. They are not those of one with the default policies.
+fn limited_without_behavior(wanted: u32, current: u32, reasons: &mut Vec<String>) -> u32 {
+    let limit = current.saturating_mul(2).max(LEAST_STEP_UP);
+    if wanted > limit {
+        reasons.push(format!(
+            "{limit} pods after one step: without a behavior, twice as many or {LEAST_STEP_UP}"
+        ));
+    }
+    if wanted != current {
+        reasons.push(format!(
+            "not fewer than the highest recommendation of the last {DOWN_STABILIZATION_SECONDS} s: it has no behavior"
+        ));
+    }
+    wanted.min(limit)
 }
 
 /// Applies the policies, as if no step has been made within their periods.
@@ -254,6 +277,17 @@ mod tests {
         check(with(15, slow, &one, 2.0), Some(13), "13 pods after one step");
         let never = json!({ "scaleDown": { "selectPolicy": "Disabled" } });
         check(with(15, never, &one, 2.0), Some(15), "Disabled");
+    }
+
+    #[test]
+    fn without_a_behavior_pods_at_most_double() {
+        let one = TargetValue::Average(1.0);
+        check(with(1, Value::Null, &one, 12.0), Some(4), "4 pods after one step");
+        check(with(3, Value::Null, &one, 12.0), Some(6), "6 pods after one step");
+        check(with(15, Value::Null, &one, 90.0), Some(20), "maxReplicas is 20");
+        let down = with(9, Value::Null, &one, 3.0);
+        check(down, Some(3), "not fewer than the highest recommendation of the last 300 s");
+        check(with(9, Value::Null, &one, 9.5), Some(9), "within the tolerance");
     }
 
     #[test]

@@ -56,8 +56,19 @@ fn external(metric: &str, selector: Value, target: Value) -> Value {
 }
 
 fn page(backends: &[BackendInfo], metrics: Value) -> String {
-    let backends: Vec<_> = backends.iter().collect();
-    explain(&backends, &Ok(vec![autoscaler(metrics)])).join("\n")
+    page_with_routes(backends, json!([]), metrics)
+}
+
+fn page_with_routes(backends: &[BackendInfo], routes: Value, metrics: Value) -> String {
+    let routes: RoutesResponse = serde_json::from_value(json!({ "routes": routes })).unwrap();
+    let load = ObservedLoad::new(backends.iter().collect(), &routes.routes);
+    explain(&load, &Ok(vec![autoscaler(metrics)])).join("\n")
+}
+
+fn rule(name: &str, backends: &[&str], requests: Option<f64>) -> Value {
+    let rates =
+        requests.map(|it| json!({ "requests_per_second": it, "rejections_per_second": it / 10.0 }));
+    json!({ "name": name, "backends": backends, "rates_all_replicas": rates })
 }
 
 fn assert_has(page: &str, texts: &[&str]) {
@@ -102,7 +113,7 @@ fn absurd_targets_are_named() {
     let above = with("sheave_demand", json!({ "averageValue": "1k" }));
     assert_has(&above, &["warning    the target 1000 exceeds the 200 requests that a pod takes"]);
     let below = with("sheave_demand", json!({ "averageValue": "1m" }));
-    assert_has(&below, &["less than a hundredth of the 200 requests", "policies of scaleUp"]);
+    assert_has(&below, &["less than a hundredth of the 200 requests", "without a behavior"]);
     let total = with("sheave_demand", json!({ "value": "4" }));
     assert_has(&total, &["warning    the target is one for all pods", "4 pods: 2 more"]);
     let none = with("sheave_demand", json!({ "averageValue": "0" }));
@@ -136,18 +147,62 @@ fn metrics_select_ports_by_labels_and_expressions_or_by_the_object() {
     assert_has(&found, &["sheave_requests_per_second of Service web is 180.00"]);
     assert_has(&found, &["of its 1 other metrics, the highest counts"]);
     let route = page(&backends, json!([object("HTTPRoute")]));
-    assert_has(&route, &["none scales by a metric of this Service in namespace shop"]);
+    assert_has(&route, &["none scales by a metric of this Service, or of a route that refers"]);
     assert_has(&route, &["scaler scales by Object sheave_requests_per_second"]);
+}
+
+#[test]
+fn metrics_of_routes_are_explained_for_the_services_that_they_refer_to() {
+    let object = |kind: &str, metric: &str, selector: Value| {
+        json!({ "type": "Object", "object": {
+            "describedObject": { "kind": kind, "name": "checkout" },
+            "metric": { "name": metric, "selector": selector },
+            "target": { "averageValue": "50" },
+        }})
+    };
+    let rate = "sheave_requests_per_second";
+    let routes = |requests: Option<f64>| {
+        json!([
+            rule("shop/checkout/0", &[WEB], requests),
+            rule("shop/checkout/pay", &["shop/pay:80"], requests),
+            rule("blog/checkout/0", &[WEB], requests),
+            rule("shop/cart/0", &["shop/cart:80"], requests),
+        ])
+    };
+    let backends = [backend(WEB, 3.0, Value::Null)];
+    let explain = |metric: Value| page_with_routes(&backends, routes(Some(100.0)), json!([metric]));
+    let whole = explain(object("HTTPRoute", rate, Value::Null));
+    assert_has(&whole, &["sheave_requests_per_second of HTTPRoute checkout is 200.00"]);
+    assert_has(
+        &whole,
+        &["200.00 / 50 for each pod, rounded up: 4 pods", "next sync  4 pods: 2 more"],
+    );
+    let of_rule = json!({ "matchLabels": { "rule": "0" } });
+    let part = explain(object("HTTPRoute", rate, of_rule));
+    assert_has(&part, &["of HTTPRoute checkout, rule=0 is 100.00"]);
+    let by_label = json!({ "matchLabels": { "route": "checkout" } });
+    let external = explain(external(rate, by_label, json!({ "averageValue": "50" })));
+    assert_has(&external, &["sheave_requests_per_second of route=checkout is 200.00"]);
+    let other_rule = json!({ "matchLabels": { "rule": "pay" } });
+    let other = explain(object("HTTPRoute", rate, other_rule));
+    assert_has(&other, &["none scales by a metric of this Service"]);
+    let demand = explain(object("HTTPRoute", "sheave_demand", Value::Null));
+    assert_has(&demand, &["of HTTPRoute checkout has no value: routes have no sheave_demand"]);
+    assert_has(&demand, &["next sync  no change"]);
+    let unknown = object("GRPCRoute", rate, Value::Null);
+    let unknown = page_with_routes(&backends, routes(None), json!([unknown]));
+    assert_has(&unknown, &["has no value: Sheave averages no rates of routes without metricsApi"]);
 }
 
 #[test]
 fn without_an_autoscaler_the_demand_is_explained() {
     let web = backend(WEB, 1.0, json!(2));
     let reason = "no credentials for an API server found".to_owned();
-    let page = explain(&[&web], &Err(reason)).join("\n");
+    let load = ObservedLoad::new(vec![&web], &[]);
+    let page = explain(&load, &Err(reason)).join("\n");
     assert_has(&page, &["demand     1.00", "autoscaler not known: no credentials"]);
-    let page = explain(&[&web], &Ok(Vec::new())).join("\n");
-    assert_has(&page, &["autoscaler none scales by a metric of this Service in namespace shop"]);
+    let page = explain(&load, &Ok(Vec::new())).join("\n");
+    assert_has(&page, &["autoscaler none scales by a metric of this Service, or of a route"]);
 }
 
 #[test]
