@@ -75,8 +75,10 @@ mod route_policy;
 mod rate_limit;
 /// SecurityPolicies.
 mod security;
-/// What policies of all kinds add to a rule.
+/// Policies of requests of all kinds.
 mod request_policies;
+/// Settings of one rule that come from policies.
+mod rule_policies;
 /// Revocation of client certificates.
 mod revocation;
 /// Settings of policies with every default filled in.
@@ -96,6 +98,7 @@ use crate::translation_settings::TranslationSettings;
 use attach::ParentIndex;
 use draft::{RouteDraft, RuleDraft};
 use index::ObjectIndex;
+use listener::{GatewayContext, ListenerContext};
 use report::TranslationReport;
 use request_policies::RequestPolicies;
 
@@ -148,6 +151,9 @@ pub fn translate(objects: &[ApiObject], settings: &TranslationSettings) -> Trans
     };
     let mut snapshot =
         Snapshot { backends: keys.iter().map(backend).collect(), ..Default::default() };
+    let of_listener = |gateway: &GatewayContext<'_>, listener: &ListenerContext<'_>| {
+        request_policies.of_listener(gateway, listener)
+    };
     let mut service_listeners = services.listeners();
     let mut load_balancer_listeners = load_balancers.listeners();
     for route in &routes {
@@ -155,7 +161,7 @@ pub fn translate(objects: &[ApiObject], settings: &TranslationSettings) -> Trans
             let own = request_policies.of_rule(draft.origin.as_ref());
             let rule = Arc::new(draft.rule(snapshot.rules.len(), &keys, own));
             let attachments = &route.attachments;
-            listeners.add_rule(&gateways, attachments, &draft.matches, &rule, &request_policies);
+            listeners.add_rule(&gateways, attachments, &draft.matches, &rule, of_listener);
             service_listeners.add_rule(&route.service_ports, &draft.matches, &rule);
             load_balancer_listeners.add_rule(route, draft, &rule);
             snapshot.rules.push(rule);

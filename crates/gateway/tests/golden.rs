@@ -518,7 +518,7 @@ fn security_of(rule: &Rule) -> String {
 fn security(settings: &SecuritySettings) -> String {
     let policy = &settings.policy;
     match &settings.client_addresses {
-        None => format!("security {policy}: nobody"),
+        None => format!("security {policy}: no client"),
         Some(ClientAddressRules { allowed, denied }) => {
             format!("security {policy}: allowed {allowed:?}, denied {denied:?}")
         }

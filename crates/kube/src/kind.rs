@@ -61,7 +61,7 @@ const CERTIFICATE_SECRETS_SELECTOR: &str = "type!=kubernetes.io/service-account-
 
 /// Every watched kind. Pods are not watched: they change far more often than EndpointSlices and add
 /// no information.
-pub(crate) const KINDS: [WatchedKind; 25] = [
+pub(crate) const KINDS: [WatchedKind; 26] = [
     WatchedKind {
         field_selector: Some("metadata.name=gateways.gateway.networking.k8s.io"),
         is_namespaced: false,

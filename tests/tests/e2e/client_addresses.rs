@@ -30,7 +30,7 @@ async fn fixture(policies: &[Value]) -> Result<HttpFixture> {
 
 async fn client(fixture: &HttpFixture, last: u8) -> Result<Http1TestClient> {
     let source = IpAddr::from(Ipv4Addr::new(127, 0, 0, last));
-    Http1TestClient::connect_from(source, fixture.sheave.address()).await
+    Ok(Http1TestClient::connect_from(source, fixture.sheave.address()).await?)
 }
 
 #[tokio::test]
@@ -90,7 +90,7 @@ async fn the_policy_of_a_route_replaces_that_of_its_gateway() -> Result {
 }
 
 #[tokio::test]
-async fn a_policy_that_says_nothing_lets_nobody_in() -> Result {
+async fn a_policy_that_says_nothing_admits_no_request() -> Result {
     let fixture = fixture(&[policy("empty", route_target(), json!({}))]).await?;
     let response = fixture.client().await?.get("/").await?;
     ensure!(response.status() == 500, "{response:?}");

@@ -1,4 +1,4 @@
-//! What policies of requests attach to: Gateways and routes, or parts of them.
+//! Targets of policies of requests: Gateways and routes, or parts of them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

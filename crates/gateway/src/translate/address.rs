@@ -9,7 +9,7 @@ use super::listener::{self, GatewayContext, ListenerContext, listen_port};
 use super::listener_tls::ListenerTlsMode;
 use super::policy::ClientPolicies;
 use super::report::TranslationReport;
-use super::request_policies::RequestPolicies;
+use super::rule_policies::RulePolicies;
 use crate::addresses::AddressAssignment;
 use crate::matching::{HostPattern, RouteMatch, RouteTable};
 use crate::snapshot::{
@@ -148,12 +148,12 @@ impl ListenerDrafts {
         attachments: &[RouteAttachment],
         matches: &[Arc<RouteMatch>],
         rule: &Arc<Rule>,
-        policies: &RequestPolicies<'_>,
+        of_listener: impl Fn(&GatewayContext<'_>, &ListenerContext<'_>) -> RulePolicies,
     ) {
         for attachment in attachments {
             let gateway = &gateways[attachment.gateway];
             let listener = &gateway.listeners[attachment.listener];
-            let added = policies.of_listener(gateway, listener).fill(rule.filters.as_deref());
+            let added = of_listener(gateway, listener).fill(rule.filters.as_deref());
             let rule = &added.map_or_else(
                 || Arc::clone(rule),
                 |filters| Arc::new(Rule { filters: Some(Box::new(filters)), ..Rule::clone(rule) }),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::attach::RouteAttachment;
-use super::request_policies::RulePolicies;
+use super::rule_policies::RulePolicies;
 use super::transparent::PortAttachment;
 use crate::matching::RouteMatch;
 use crate::snapshot::{

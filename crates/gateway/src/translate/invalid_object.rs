@@ -13,6 +13,7 @@ use crate::objects::{
     InvalidObject, InvalidObjectTarget, ObjectMeta, ParentRef, RateLimitPolicySpec,
     RouteTargetKind, SecurityPolicySpec, TypedObject,
 };
+use crate::snapshot::{RateLimitSettings, SecuritySettings};
 use crate::status::{
     ConditionReason, ConditionType, GatewayStatus, ParentStatus, StatusCondition, StatusDetail,
     TargetStatus,
@@ -129,8 +130,8 @@ fn policy(
         return;
     }
     let consequence = match object.spec.kind {
-        SECURITY_POLICY => SecurityPolicySpec::CONSEQUENCE,
-        _ => RateLimitPolicySpec::CONSEQUENCE,
+        SECURITY_POLICY => <SecurityPolicySpec as RoutePolicy<SecuritySettings>>::CONSEQUENCE,
+        _ => <RateLimitPolicySpec as RoutePolicy<RateLimitSettings>>::CONSEQUENCE,
     };
     let message = format!("{}; {consequence}", object.spec.message);
     let kind_of = |target: &InvalidObjectTarget| {

@@ -20,8 +20,7 @@ const IPV6_PREFIX_LENGTH: u8 = 64;
 /// The limits of all targets.
 pub(super) type RateLimitPolicies<'a> = RoutePolicies<'a, RateLimitSettings>;
 
-impl RoutePolicy for RateLimitPolicySpec {
-    type Settings = RateLimitSettings;
+impl RoutePolicy<RateLimitSettings> for RateLimitPolicySpec {
     const KIND: &'static str = RATE_LIMIT_POLICY;
     const CONSEQUENCE: &'static str = "the policy does not apply";
 

@@ -1,4 +1,4 @@
-//! What policies of all kinds add to a rule.
+//! Policies of requests of all kinds.
 
 use std::sync::Arc;
 
@@ -8,20 +8,14 @@ use super::listener::{GatewayContext, ListenerContext};
 use super::rate_limit::RateLimitPolicies;
 use super::report::TranslationReport;
 use super::route_policy::route_policies;
+use super::rule_policies::RulePolicies;
 use super::security::SecurityPolicies;
-use crate::snapshot::{RateLimitSettings, RouteFilters, SecuritySettings};
+use crate::snapshot::RateLimitSettings;
 
 /// The policies that attach to Gateways and routes.
 pub(super) struct RequestPolicies<'a> {
     rate_limits: RateLimitPolicies<'a>,
     security: SecurityPolicies<'a>,
-}
-
-/// What policies add to a rule.
-#[derive(Clone, Default)]
-pub(super) struct RulePolicies {
-    pub(super) rate_limit: Option<usize>,
-    pub(super) security: Option<Arc<SecuritySettings>>,
 }
 
 impl<'a> RequestPolicies<'a> {
@@ -57,20 +51,5 @@ impl<'a> RequestPolicies<'a> {
     /// Returns the limits of all targets.
     pub(super) fn into_rate_limits(self) -> Vec<Arc<RateLimitSettings>> {
         self.rate_limits.into_settings()
-    }
-}
-
-impl RulePolicies {
-    /// Returns the filters of a rule with what it lacks; `None` if it lacks nothing that is here.
-    pub(super) fn fill(self, own: Option<&RouteFilters>) -> Option<RouteFilters> {
-        let own_limit = own.and_then(|it| it.rate_limit);
-        let own_security = own.and_then(|it| it.security.as_ref());
-        let adds_limit = own_limit.is_none() && self.rate_limit.is_some();
-        let adds_security = own_security.is_none() && self.security.is_some();
-        (adds_limit || adds_security).then(|| RouteFilters {
-            rate_limit: own_limit.or(self.rate_limit),
-            security: own_security.cloned().or(self.security),
-            ..own.cloned().unwrap_or_default()
-        })
     }
 }

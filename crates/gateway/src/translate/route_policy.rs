@@ -13,12 +13,12 @@ use crate::objects::{RouteTarget, RouteTargetKind};
 use crate::status::{ConditionReason, ConditionType, StatusDetail, TargetStatus};
 
 /// A kind of policy that attaches to Gateways and routes. The most specific policy applies to a request, and no other.
-pub(super) trait RoutePolicy {
-    /// The settings of one target.
-    type Settings: PartialEq;
+///
+/// `T` is the settings of one target.
+pub(super) trait RoutePolicy<T: PartialEq> {
     /// The kind.
     const KIND: &'static str;
-    /// What follows from a policy that is invalid.
+    /// The consequence for the targets of a policy that is invalid.
     const CONSEQUENCE: &'static str;
 
     fn targets(&self) -> &[RouteTarget];
@@ -27,10 +27,10 @@ pub(super) trait RoutePolicy {
     fn faults(&self) -> Vec<ValidationFault>;
 
     /// Returns the settings of a target.
-    fn settings(&self, owner: OwnerObject<'_>, target: &RouteTarget) -> Self::Settings;
+    fn settings(&self, owner: OwnerObject<'_>, target: &RouteTarget) -> T;
 
     /// Returns the settings of the targets of an invalid policy; `None`: as if there were no policy.
-    fn invalid_settings(policy: &str) -> Option<Self::Settings>;
+    fn invalid_settings(policy: &str) -> Option<T>;
 }
 
 /// The policies of a kind.
@@ -41,11 +41,11 @@ pub(super) struct RoutePolicies<'a, T> {
 }
 
 /// Attaches every policy of a kind to its targets.
-pub(super) fn route_policies<'a, P: RoutePolicy>(
+pub(super) fn route_policies<'a, T: PartialEq, P: RoutePolicy<T>>(
     index: &ObjectIndex<'a>,
     policies: &ObjectsByName<'a, P>,
     report: &mut TranslationReport,
-) -> RoutePolicies<'a, P::Settings> {
+) -> RoutePolicies<'a, T> {
     let mut attached = RoutePolicies { attachments: BTreeMap::new(), settings: Vec::new() };
     for policy in by_age(policies) {
         let owner = OwnerObject::of(P::KIND, policy);
@@ -60,7 +60,7 @@ pub(super) fn route_policies<'a, P: RoutePolicy>(
             let result = attached.attach::<P>(index, owner, target, number, settings);
             let result = match faults.first() {
                 // Half of a policy would admit more than it says.
-                Some(fault) => Err(named::<P>(fault)),
+                Some(fault) => Err(named(fault, P::CONSEQUENCE)),
                 None => result.inspect_err(|fault| report.owner_fault(owner, fault)),
             };
             let accepted = condition(
@@ -84,7 +84,7 @@ pub(super) fn route_policies<'a, P: RoutePolicy>(
 }
 
 impl<'a, T: PartialEq> RoutePolicies<'a, T> {
-    fn attach<P: RoutePolicy<Settings = T>>(
+    fn attach<P: RoutePolicy<T>>(
         &mut self,
         index: &ObjectIndex<'_>,
         owner: OwnerObject<'a>,
@@ -114,7 +114,7 @@ impl<'a, T: PartialEq> RoutePolicies<'a, T> {
     }
 
     /// Attaches policies that cannot be read to the targets that they name, unless another policy has them.
-    fn attach_invalid_objects<P: RoutePolicy<Settings = T>>(&mut self, index: &ObjectIndex<'a>) {
+    fn attach_invalid_objects<P: RoutePolicy<T>>(&mut self, index: &ObjectIndex<'a>) {
         for object in index.invalid_objects.iter().filter(|it| it.spec.kind == P::KIND) {
             let owner = OwnerObject::of(P::KIND, object);
             for target in &object.spec.targets {
@@ -169,8 +169,8 @@ pub(super) fn full_name(owner: OwnerObject<'_>) -> String {
 }
 
 /// Returns a fault for a status, which has no field path: the message names the field.
-fn named<P: RoutePolicy>(fault: &ValidationFault) -> ValidationFault {
-    let message = format!("{}: {}; {}", fault.field, fault.message, P::CONSEQUENCE);
+fn named(fault: &ValidationFault, consequence: &str) -> ValidationFault {
+    let message = format!("{}: {}; {consequence}", fault.field, fault.message);
     ValidationFault::new(ConditionReason::Invalid, "", message)
 }
 

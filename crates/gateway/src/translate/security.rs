@@ -11,8 +11,7 @@ use crate::status::ConditionReason;
 /// The settings of all targets.
 pub(super) type SecurityPolicies<'a> = RoutePolicies<'a, SecuritySettings>;
 
-impl RoutePolicy for SecurityPolicySpec {
-    type Settings = SecuritySettings;
+impl RoutePolicy<SecuritySettings> for SecurityPolicySpec {
     const KIND: &'static str = SECURITY_POLICY;
     const CONSEQUENCE: &'static str = "all requests to its targets are answered with 500";
 

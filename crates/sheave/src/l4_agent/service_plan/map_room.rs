@@ -7,7 +7,7 @@ use l4::{MAX_ENDPOINTS, MAX_SERVICES, MAX_SOURCE_RANGES};
 
 use super::PlannedPort;
 
-/// What Services take of the room in the maps. Older ones come first, so that a new one never keeps out what is served.
+/// Room in the maps that Services take. Older ones come first, so that a new one never keeps out what is served.
 #[derive(Default)]
 pub(super) struct MapRoom {
     ports: usize,
