@@ -14,17 +14,25 @@ use crate::message::{
 use crate::name::{self, UNRESOLVED};
 
 /// The number of endpoints that a client compares: power of two choices.
-const CHOICE_COUNT: u32 = 2;
+pub(super) const CHOICE_COUNT: u32 = 2;
 /// The least number of places on the ring of hashes.
-const MIN_RING_SIZE: u64 = 1_024;
+pub(super) const MIN_RING_SIZE: u64 = 1_024;
 
 /// Returns the Cluster of a backend.
 pub(crate) fn cluster(backend: &Backend) -> ClusterResource {
+    resource(
+        &name::cluster(&backend.key),
+        max_requests(backend),
+        policy(backend.settings.algorithm),
+    )
+}
+
+/// Returns the maximum number of requests of a client in flight.
+pub(super) fn max_requests(backend: &Backend) -> u32 {
     let cap = backend.settings.max_in_flight_per_endpoint;
     let endpoints = u32::try_from(backend.endpoints.len()).unwrap_or(u32::MAX).max(1);
     // Without a limit of its own, a client would keep to 1,024.
-    let max_requests = cap.map_or(u32::MAX, |cap| cap.get().saturating_mul(endpoints));
-    resource(&name::cluster(&backend.key), max_requests, policy(backend.settings.algorithm))
+    cap.map_or(u32::MAX, |cap| cap.get().saturating_mul(endpoints))
 }
 
 /// Returns the Cluster of references that cannot be resolved.
@@ -38,15 +46,19 @@ pub(crate) fn unresolved_assignment() -> ClusterLoadAssignment {
 }
 
 fn resource(name: &str, max_requests: u32, policy: LoadBalancingPolicy) -> ClusterResource {
-    let thresholds = vec![RequestThresholds { max_requests: Some(max_requests.into()) }];
+    let thresholds = RequestThresholds {
+        max_requests: Some(max_requests.into()),
+        ..RequestThresholds::default()
+    };
     ClusterResource {
         name: name.to_owned(),
         r#type: ClusterResource::EDS,
         eds_cluster_config: Some(EdsClusterConfig {
             eds_config: Some(ConfigSource::same_stream()),
         }),
-        circuit_breakers: Some(CircuitBreakers { thresholds }),
+        circuit_breakers: Some(CircuitBreakers { thresholds: vec![thresholds] }),
         load_balancing_policy: Some(policy),
+        ..ClusterResource::default()
     }
 }
 
