@@ -9,6 +9,7 @@
 mod kind;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use thiserror::Error;
 

@@ -90,7 +90,7 @@ pub(crate) struct HttpProtocolOptions {
     pub(crate) explicit_http_config: Option<HttpVersions>,
     /// The protocol of the request.
     #[prost(message, optional, tag = "4")]
-    pub(crate) use_downstream_protocol_config: Option<HttpVersions>,
+    pub(crate) use_request_protocol_config: Option<HttpVersions>,
 }
 
 impl HttpProtocolOptions {

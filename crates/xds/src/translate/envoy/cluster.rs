@@ -71,7 +71,7 @@ fn protocol_options(settings: &BackendSettings) -> HttpProtocolOptions {
     let mut options = HttpProtocolOptions::default();
     match settings.protocol {
         _ if settings.protocol_is_assumed => {
-            options.use_downstream_protocol_config = Some(HttpVersions::ANY);
+            options.use_request_protocol_config = Some(HttpVersions::ANY);
         }
         EndpointProtocol::Http1 => options.explicit_http_config = Some(HttpVersions::HTTP1),
         EndpointProtocol::Http2 | EndpointProtocol::Http3 => {
