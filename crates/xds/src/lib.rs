@@ -1,13 +1,14 @@
-//! Control plane of gRPC clients that balance each call themselves (xDS, "proxyless gRPC").
+//! Control plane of gRPC clients that balance each call themselves (xDS, "proxyless gRPC"), and of Envoys.
 //!
 //! [`translate()`] makes the resources of the xDS transport protocol from a Snapshot; it is a pure function. A
 //! [`ResourcePublisher`] keeps them up to date as endpoints and their health change, and [`DiscoveryService`] serves
-//! them: a client gets the resources that it names, and again what of them has changed.
+//! them: a client gets the resources that it names, or all Listeners and Clusters, and again what of them has changed.
+//! It chooses between the variants of the protocol, the state of the world and the incremental one.
 //!
 //! # Bounds
 //!
 //! [`MAX_CLIENTS`] streams, [`MAX_NAMES`] names of [`MAX_NAME_BYTES`] for each type of resource and stream, requests of
-//! [`MAX_REQUEST_BYTES`]. A stream has at most one response of each type that the client has not acknowledged; a client
+//! [`MAX_REQUEST_BYTES`] with [`MAX_KNOWN_RESOURCES`] initial versions. A stream has at most one response of each type that the client has not acknowledged; a client
 //! that does not acknowledge within [`ACKNOWLEDGE_TIMEOUT`] is disconnected. Of what clients say, the newest
 //! [`MAX_REJECTIONS`] messages are kept, shortened.
 //!
@@ -23,6 +24,10 @@ mod message;
 mod name;
 /// Translation of a Snapshot into resources.
 mod translate;
+/// A client, as it introduces itself.
+mod client;
+/// Requests and responses without the variant of the protocol.
+mod exchange;
 /// Resources with their versions.
 mod table;
 /// Subscriptions of one client, without its connection.
@@ -46,6 +51,6 @@ pub use server::{
     ACKNOWLEDGE_TIMEOUT, DiscoveryService, LoadReportService, MAX_CLIENTS, MAX_REQUEST_BYTES,
 };
 pub use status::{MAX_REJECTIONS, ResponseRejection, ServerCounts, ServerStatus};
-pub use subscription::{MAX_NAME_BYTES, MAX_NAMES};
+pub use subscription::{MAX_KNOWN_RESOURCES, MAX_NAME_BYTES, MAX_NAMES};
 pub use table::{EndpointHealth, ResourcePublisher};
 pub use translate::{MAX_FINDINGS, TranslatedResources, TranslationFinding, translate};

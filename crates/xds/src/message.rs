@@ -20,12 +20,14 @@ mod endpoint;
 mod load;
 
 pub(crate) use cluster::{
-    CircuitBreakers, ClusterResource, EdsClusterConfig, LeastRequest, LoadBalancingPolicy,
-    OutlierDetection, PercentValue, RequestThresholds, RingHash, RoundRobin, SlowStartConfig,
+    CircuitBreakers, ClusterResource, CommonLbConfig, EdsClusterConfig, HttpProtocolOptions,
+    HttpVersions, LeastRequest, LoadBalancingPolicy, MaglevHash, OutlierDetection, PercentValue,
+    RandomChoice, RequestThresholds, RetryShare, RingHash, RoundRobin, SlowStartConfig,
     WeightedRoundRobin, WrrLocality,
 };
 pub(crate) use discovery::{
-    ClientLocality, ConfigSource, ControlPlane, DiscoveryRequest, DiscoveryResponse,
+    ClientLocality, ClientNode, ConfigSource, ControlPlane, DeltaDiscoveryRequest,
+    DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, NamedResource, RpcStatus,
 };
 pub(crate) use endpoint::{
     ClusterLoadAssignment, HostAddress, HostEndpoint, LbEndpoint, LocalityLbEndpoints, SocketTarget,
@@ -35,17 +37,17 @@ pub(crate) use listener::{
 };
 pub(crate) use load::{ClusterStats, LoadStatsRequest, LoadStatsResponse, LocalityStats};
 pub(crate) use route::{
-    ClusterWeight, DirectResponse, FilterState, HashPolicy, HeaderMatcher, HeaderValue,
-    HeaderValueOption, HeaderValueSource, MaxStreamDuration, RegexMatcher, RetryBackOff,
-    RetryPolicy, RouteAction, RouteConfiguration, RouteEntry, RouteMatcher, StringMatcher,
-    VirtualHost, WeightedClusters,
+    ClusterWeight, ConnectionProperties, CookieSource, DirectResponse, FilterState,
+    FractionalPercent, HashPolicy, HeaderMatcher, HeaderValue, HeaderValueOption,
+    HeaderValueSource, MaxStreamDuration, PreviousHosts, QueryParameterMatcher,
+    QueryParameterSource, RedirectResponse, RegexMatcher, RegexSubstitution, RequestMirror,
+    RetryBackOff, RetryHostPredicate, RetryPolicy, RouteAction, RouteConfiguration, RouteEntry,
+    RouteMatcher, RuntimeFraction, StringMatcher, VirtualHost, WeightedClusters,
 };
 pub(crate) use well_known::{AnyMessage, UInt64Value};
 
 #[cfg(test)]
 pub(crate) use cluster::TypedExtensionConfig;
-#[cfg(test)]
-pub(crate) use discovery::{ClientNode, RpcStatus};
 #[cfg(test)]
 pub(crate) use well_known::TimeSpan;
 
@@ -97,8 +99,9 @@ impl ResourceType {
         Self::ALL.into_iter().find(|it| it.type_url() == type_url)
     }
 
-    /// True if a response has all resources that the client has asked for, so that one that is missing does not exist.
-    /// Responses of the other types have those that have changed.
+    /// True if a response of the state of the world has all resources that the client has asked for, so that one that is
+    /// missing does not exist, and if clients can ask for all resources there are. Responses of the other types have
+    /// those that have changed.
     pub(crate) const fn is_complete(self) -> bool {
         match self {
             Self::Cluster | Self::Listener => true,

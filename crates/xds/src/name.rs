@@ -1,7 +1,8 @@
 //! Names of resources.
 //!
 //! A Listener has the name that a client dials, in each form that DNS has for a Service. All other resources of a port
-//! of a Service have the name of the backend: `namespace/service:port`.
+//! of a Service have the name of the backend: `namespace/service:port`. The routes of all Services with a port, by their
+//! hosts, are `services:port`.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -14,13 +15,19 @@ pub(crate) const UNRESOLVED: &str = "unresolved";
 
 /// Returns the names of the Listeners of a port: `SERVICE.NAMESPACE:PORT`, and with `.svc` and the domain of the cluster.
 pub(crate) fn listeners(port: &ServicePortRoutes, cluster_domain: &str) -> [Arc<str>; 3] {
-    let ServicePortRoutes { namespace, service, port, .. } = port;
+    hosts(port, cluster_domain).map(|host| format!("{host}:{}", port.port).into())
+}
+
+/// Returns the names that DNS has for the Service.
+pub(crate) fn hosts(port: &ServicePortRoutes, cluster_domain: &str) -> [String; 3] {
+    let ServicePortRoutes { namespace, service, .. } = port;
     let host = format!("{service}.{namespace}");
-    [
-        format!("{host}:{port}").into(),
-        format!("{host}.svc:{port}").into(),
-        format!("{host}.svc.{cluster_domain}:{port}").into(),
-    ]
+    [host.clone(), format!("{host}.svc"), format!("{host}.svc.{cluster_domain}")]
+}
+
+/// Returns the name of the RouteConfiguration of all Services with a port.
+pub(crate) fn services(port: u16) -> Arc<str> {
+    format!("services:{port}").into()
 }
 
 /// Returns the name of the RouteConfiguration of a port.

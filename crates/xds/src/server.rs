@@ -1,4 +1,5 @@
-//! The server of `envoy.service.discovery.v3.AggregatedDiscoveryService`: one stream for each client.
+//! The server of `envoy.service.discovery.v3.AggregatedDiscoveryService`: one stream for each client, in either variant of
+//! the protocol.
 
 /// The stream of one client.
 mod stream;
@@ -18,7 +19,8 @@ use tonic::server::{Grpc, NamedService, StreamingService};
 use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
-use crate::message::{DiscoveryRequest, DiscoveryResponse, ResourceType};
+use crate::exchange::VariantRequest;
+use crate::message::{DeltaDiscoveryRequest, DiscoveryRequest, ResourceType};
 use crate::status::StatusRecorder;
 use crate::table::ResourceTable;
 pub use load::LoadReportService;
@@ -34,6 +36,9 @@ pub const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The method in which a client gets all types of resources over one stream, as the state of the world.
 const STREAM_RESOURCES: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+/// The incremental method.
+const DELTA_RESOURCES: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 
 /// The service.
 #[derive(Clone)]
@@ -80,15 +85,18 @@ impl Drop for ClientPlace {
     }
 }
 
-type ResponseReceiver = ReceiverStream<Result<DiscoveryResponse, Status>>;
+type ResponseReceiver<Q> = ReceiverStream<Result<<Q as VariantRequest>::Response, Status>>;
 
-impl StreamingService<DiscoveryRequest> for DiscoveryService {
-    type Response = DiscoveryResponse;
-    type ResponseStream = ResponseReceiver;
-    type Future = BoxFuture<Response<ResponseReceiver>, Status>;
+/// The methods of both variants.
+struct StreamMethod(Arc<ServerContext>);
 
-    fn call(&mut self, request: Request<Streaming<DiscoveryRequest>>) -> Self::Future {
-        let context = Arc::clone(&self.context);
+impl<Q: VariantRequest> StreamingService<Q> for StreamMethod {
+    type Response = Q::Response;
+    type ResponseStream = ResponseReceiver<Q>;
+    type Future = BoxFuture<Response<ResponseReceiver<Q>>, Status>;
+
+    fn call(&mut self, request: Request<Streaming<Q>>) -> Self::Future {
+        let context = Arc::clone(&self.0);
         Box::pin(async move {
             let Some(place) = ClientPlace::take(&context.recorder) else {
                 return Err(Status::resource_exhausted("there are too many clients"));
@@ -119,18 +127,32 @@ where
     }
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        let service = self.clone();
+        let method = StreamMethod(Arc::clone(&self.context));
         Box::pin(async move {
-            if request.uri().path() != STREAM_RESOURCES {
-                let message = "only StreamAggregatedResources of xDS v3 is served";
-                return Ok(Status::unimplemented(message).into_http());
-            }
-            let codec = ProstCodec::<DiscoveryResponse, DiscoveryRequest>::default();
-            let mut grpc =
-                Grpc::new(codec).apply_max_message_size_config(Some(MAX_REQUEST_BYTES), None);
-            Ok(grpc.streaming(service, request).await)
+            Ok(match request.uri().path() {
+                STREAM_RESOURCES => serve_stream::<DiscoveryRequest, _>(method, request).await,
+                DELTA_RESOURCES => serve_stream::<DeltaDiscoveryRequest, _>(method, request).await,
+                _ => Status::unimplemented(
+                    "only StreamAggregatedResources and DeltaAggregatedResources of xDS v3 are served",
+                )
+                .into_http(),
+            })
         })
     }
+}
+
+async fn serve_stream<Q, B>(
+    method: StreamMethod,
+    request: http::Request<B>,
+) -> http::Response<tonic::body::Body>
+where
+    Q: VariantRequest,
+    B: Body + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+{
+    let codec = ProstCodec::<Q::Response, Q>::default();
+    let mut grpc = Grpc::new(codec).apply_max_message_size_config(Some(MAX_REQUEST_BYTES), None);
+    grpc.streaming(method, request).await
 }
 
 impl NamedService for DiscoveryService {

@@ -1,62 +1,42 @@
-//! The subscriptions of one client (state of the world), without its connection and without a clock: which resources it
-//! has asked for, which versions it has, and what to send next.
+//! The subscriptions of one client, without its connection and without a clock: which resources it has asked for, which
+//! versions it has, and what to send next. Both variants of the protocol are one state with two forms of requests and
+//! responses.
 //!
 //! A response of a type is sent when the client has replied to the one before, so a client that is slow gets the newest
 //! resources and never a queue of old ones.
+
+/// The subscription to one type.
+mod kind;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::message::{ControlPlane, DiscoveryRequest, DiscoveryResponse, ResourceType};
+use crate::client::ClientIdentity;
+use crate::exchange::{NameChange, ProtocolVariant, SubscriptionRequest, SubscriptionResponse};
+use crate::message::ResourceType;
 use crate::name;
 use crate::table::ResourceTable;
+use kind::TypeSubscription;
 
 /// Maximum number of names of one type that a client may ask for.
 pub const MAX_NAMES: usize = 2_000;
 /// Maximum length of a name.
 pub const MAX_NAME_BYTES: usize = 512;
-/// Size from which on further resources come in another response, if the type allows it. Clients of gRPC take messages
-/// of 4 MiB.
-const RESPONSE_BYTES: usize = 1 << 20;
+/// Maximum number of resources of one type that a client may say that it has already. Clients that ask for all resources
+/// have more than they name.
+pub const MAX_KNOWN_RESOURCES: usize = 20_000;
 /// Maximum number of bytes of a client's words.
 const MAX_WORDS: usize = 512;
 
 /// The subscriptions of a client.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ClientSubscriptions {
-    /// The name by which the client introduces itself; for logs.
-    pub(crate) client: String,
-    /// The zone of the client; empty if not known.
-    zone: String,
+    pub(crate) client: ClientIdentity,
+    variant: ProtocolVariant,
     types: BTreeMap<ResourceType, TypeSubscription>,
     last_nonce: u64,
-}
-
-/// The subscription to one type.
-#[derive(Debug, Default)]
-struct TypeSubscription {
-    /// The names, each with what the client has been told of it last.
-    names: BTreeMap<Arc<str>, SentVersion>,
-    /// The number of the last response.
-    nonce: u64,
-    /// The names of the resources in it.
-    sent: Vec<Arc<str>>,
-    /// True if the client has not replied to it.
-    is_awaited: bool,
-}
-
-/// State of a resource at the client.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum SentVersion {
-    /// It has been told nothing.
-    #[default]
-    Nothing,
-    /// It has been told that there is no such resource.
-    Absence,
-    /// It has been sent this version.
-    Version(u64),
 }
 
 /// The meaning of a request.
@@ -83,45 +63,51 @@ pub(crate) enum RequestFault {
     /// A name is too long.
     #[error("a name of more than {MAX_NAME_BYTES} bytes")]
     LongName,
+    /// Too many resources that the client has already.
+    #[error("more than {MAX_KNOWN_RESOURCES} initial versions of one type")]
+    TooManyKnown,
 }
 
 impl ClientSubscriptions {
+    pub(crate) fn new(variant: ProtocolVariant) -> Self {
+        Self { client: ClientIdentity::default(), variant, types: BTreeMap::new(), last_nonce: 0 }
+    }
+
     /// Takes a request.
     ///
     /// # Errors
-    /// If it exceeds a limit; then nothing has changed.
+    /// If it exceeds a limit.
     pub(crate) fn receive(
         &mut self,
-        request: DiscoveryRequest,
+        request: SubscriptionRequest,
     ) -> Result<RequestMeaning, RequestFault> {
-        let DiscoveryRequest {
-            node, resource_names, type_url, response_nonce, error_detail, ..
-        } = request;
-        if resource_names.len() > MAX_NAMES {
-            return Err(RequestFault::TooManyNames);
-        }
-        if resource_names.iter().any(|name| name.len() > MAX_NAME_BYTES) {
-            return Err(RequestFault::LongName);
-        }
+        let SubscriptionRequest { node, type_url, nonce, error, names } = request;
+        check_size(&names)?;
         // The first request of a stream has the node; the others may lack it.
-        if let Some(node) = node.filter(|_| self.client.is_empty()) {
-            let id = if node.id.is_empty() { &node.user_agent_name } else { &node.id };
-            self.client = name::quoted(id, MAX_NAME_BYTES);
-            self.zone = node.locality.map(|it| it.zone).unwrap_or_default();
+        if let Some(node) = node.filter(|_| self.client.name.is_empty()) {
+            self.client = node.into();
         }
         let Some(kind) = ResourceType::of_type_url(&type_url) else {
             return Ok(RequestMeaning::UnknownType(name::quoted(&type_url, MAX_WORDS)));
         };
         let subscription = self.types.entry(kind).or_default();
-        let is_reply = !response_nonce.is_empty();
-        if is_reply && response_nonce != subscription.nonce.to_string() {
+        let is_reply = !nonce.is_empty();
+        let is_outdated = is_reply && nonce != subscription.nonce.to_string();
+        match names {
+            // The request after this one has all names again.
+            NameChange::All(_) if is_outdated => return Ok(RequestMeaning::Outdated),
+            NameChange::All(names) => subscription.set_names(kind, names),
+            NameChange::Edit { added, removed, known } => {
+                subscription.edit_names(kind, added, removed, known)?;
+            }
+        }
+        if is_outdated {
             return Ok(RequestMeaning::Outdated);
         }
         if is_reply {
             subscription.is_awaited = false;
         }
-        subscription.set_names(resource_names);
-        Ok(match error_detail {
+        Ok(match error {
             Some(error) if is_reply => {
                 RequestMeaning::Rejected(kind, name::quoted(&error.message, MAX_WORDS))
             }
@@ -131,27 +117,29 @@ impl ClientSubscriptions {
     }
 
     /// Returns the next response, if the client lacks something and has replied to the last response of the type.
-    pub(crate) fn respond(
-        &mut self,
-        table: &ResourceTable,
-    ) -> Option<(ResourceType, DiscoveryResponse)> {
-        for (kind, subscription) in &mut self.types {
-            if let Some(resources) = subscription.due(*kind, table, &self.zone) {
-                self.last_nonce += 1;
-                subscription.nonce = self.last_nonce;
-                subscription.is_awaited = true;
-                let mut response = DiscoveryResponse {
-                    version_info: table.generation().to_string(),
-                    type_url: kind.type_url().to_owned(),
-                    nonce: self.last_nonce.to_string(),
-                    control_plane: Some(ControlPlane { identifier: "sheave".to_owned() }),
-                    resources: Vec::with_capacity(resources.len()),
-                };
-                resources.into_iter().for_each(|it| response.push(it));
-                return Some((*kind, response));
-            }
+    pub(crate) fn respond(&mut self, table: &ResourceTable) -> Option<SubscriptionResponse> {
+        let Self { client, variant, types, last_nonce } = self;
+        let due = types.iter_mut().find_map(|(kind, subscription)| {
+            let due = subscription.due(*kind, *variant, table, client)?;
+            *last_nonce += 1;
+            subscription.nonce = *last_nonce;
+            subscription.is_awaited = true;
+            Some((*kind, due))
+        });
+        let (kind, due) = due?;
+        // An Envoy that replaces a cluster uses it when it has got its endpoints again, even if they are the same.
+        if kind == ResourceType::Cluster
+            && let Some(assignments) = self.types.get_mut(&ResourceType::ClusterLoadAssignment)
+        {
+            due.replaced.iter().for_each(|name| assignments.forget_sent(name));
         }
-        None
+        Some(SubscriptionResponse {
+            kind,
+            generation: table.generation(),
+            nonce: self.last_nonce,
+            resources: due.resources,
+            removed: due.removed,
+        })
     }
 
     /// Returns the names of the resources in the last response of a type.
@@ -165,57 +153,20 @@ impl ClientSubscriptions {
     }
 }
 
-impl TypeSubscription {
-    /// Replaces the names. What the client has been told of names that stay is kept.
-    fn set_names(&mut self, names: Vec<String>) {
-        let mut former = std::mem::take(&mut self.names);
-        self.names = names
-            .into_iter()
-            .map(|name| {
-                former
-                    .remove_entry(name.as_str())
-                    .unwrap_or_else(|| (name.into(), SentVersion::Nothing))
-            })
-            .collect();
+fn check_size(names: &NameChange) -> Result<(), RequestFault> {
+    let (count, known) = match names {
+        NameChange::All(names) => (names.len(), 0),
+        NameChange::Edit { added, removed, known } => (added.len().max(removed.len()), known.len()),
+    };
+    if count > MAX_NAMES {
+        return Err(RequestFault::TooManyNames);
     }
-
-    /// Returns the resources of the next response, and counts them as sent. `None`: there is nothing to send.
-    fn due(
-        &mut self,
-        kind: ResourceType,
-        table: &ResourceTable,
-        zone: &str,
-    ) -> Option<Vec<bytes::Bytes>> {
-        if self.is_awaited {
-            return None;
-        }
-        let current = |name: &str| table.find(kind, name);
-        let is_complete = kind.is_complete();
-        let is_due = |(name, sent): (&Arc<str>, &SentVersion)| match current(name) {
-            Some(resource) => *sent != SentVersion::Version(resource.version),
-            None => is_complete && *sent != SentVersion::Absence,
-        };
-        if !self.names.iter().any(is_due) {
-            return None;
-        }
-        let (mut resources, mut size) = (Vec::new(), 0);
-        self.sent.clear();
-        for (name, sent) in &mut self.names {
-            if !is_complete && (!is_due((name, sent)) || size > RESPONSE_BYTES) {
-                continue;
-            }
-            *sent = match current(name) {
-                Some(resource) => {
-                    let encoded = resource.encoded(zone).clone();
-                    size += encoded.len();
-                    resources.push(encoded);
-                    self.sent.push(Arc::clone(name));
-                    SentVersion::Version(resource.version)
-                }
-                None => SentVersion::Absence,
-            };
-        }
-        Some(resources)
+    if known > MAX_KNOWN_RESOURCES {
+        return Err(RequestFault::TooManyKnown);
+    }
+    match names.names().any(|name| name.len() > MAX_NAME_BYTES) {
+        true => Err(RequestFault::LongName),
+        false => Ok(()),
     }
 }
 

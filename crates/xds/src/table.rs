@@ -15,14 +15,15 @@ use prost::Message;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::client::{ClientIdentity, ClientKind};
 use crate::load::{ClusterLoad, LoadStatus, LoadTable};
 use crate::message::ResourceType;
 use crate::name::{self, UNRESOLVED};
 use crate::server::{DiscoveryService, LoadReportService};
 use crate::status::{ServerStatus, StatusRecorder};
 use crate::translate::{
-    ResourceOrigins, TranslatedResources, cluster, load_assignment, translate,
-    unresolved_assignment, unresolved_cluster,
+    ResourceOrigins, TranslatedResource, TranslatedResources, cluster, envoy, load_assignment,
+    translate, unresolved_assignment, unresolved_cluster,
 };
 
 /// Endpoints that get no requests, because they are not healthy.
@@ -54,7 +55,13 @@ pub(crate) struct ResourceTable {
     routes: ResourceMap,
 }
 
-type ResourceMap = Arc<BTreeMap<Arc<str>, VersionedResource>>;
+/// The resources of one type.
+#[derive(Clone, Debug, Default)]
+struct ResourceMap {
+    /// Number of the table in which one of them has changed last.
+    version: u64,
+    resources: Arc<BTreeMap<Arc<str>, VersionedResource>>,
+}
 
 /// A resource as clients get it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,18 +76,32 @@ struct EncodedResource {
     any: Bytes,
     /// The encodings for clients in a zone, if they differ.
     by_zone: BTreeMap<Arc<str>, Bytes>,
+    /// The encoding for Envoys, if it differs.
+    envoy: Option<Bytes>,
 }
 
 impl From<Bytes> for EncodedResource {
     fn from(any: Bytes) -> Self {
-        Self { any, by_zone: BTreeMap::new() }
+        Self { any, by_zone: BTreeMap::new(), envoy: None }
+    }
+}
+
+impl From<TranslatedResource> for EncodedResource {
+    fn from(resource: TranslatedResource) -> Self {
+        Self { envoy: resource.envoy, ..resource.any.into() }
     }
 }
 
 impl VersionedResource {
-    /// Returns the encoding for clients in a zone.
-    pub(crate) fn encoded(&self, zone: &str) -> &Bytes {
-        self.content.by_zone.get(zone).unwrap_or(&self.content.any)
+    /// Returns the encoding for a client.
+    pub(crate) fn encoded(&self, client: &ClientIdentity) -> &Bytes {
+        let EncodedResource { any, by_zone, envoy } = &self.content;
+        match (client.kind, envoy) {
+            (ClientKind::Envoy, Some(encoded)) => encoded,
+            (ClientKind::Envoy, None) | (ClientKind::Grpc, _) => {
+                by_zone.get(client.zone.as_str()).unwrap_or(any)
+            }
+        }
     }
 }
 
@@ -90,12 +111,22 @@ impl ResourceTable {
     }
 
     pub(crate) fn find(&self, kind: ResourceType, name: &str) -> Option<&VersionedResource> {
-        self.map(kind).get(name)
+        self.map(kind).resources.get(name)
+    }
+
+    /// Returns the names of the resources of a type.
+    pub(crate) fn names(&self, kind: ResourceType) -> impl Iterator<Item = &Arc<str>> {
+        self.map(kind).resources.keys()
     }
 
     /// Returns the number of resources of a type.
     pub(crate) fn len(&self, kind: ResourceType) -> usize {
-        self.map(kind).len()
+        self.map(kind).resources.len()
+    }
+
+    /// Returns the version of the resources of a type: it changes with each of them.
+    pub(crate) fn version(&self, kind: ResourceType) -> u64 {
+        self.map(kind).version
     }
 
     fn map(&self, kind: ResourceType) -> &ResourceMap {
@@ -116,12 +147,15 @@ impl ResourceTable {
         let former = self.map(kind);
         let version = self.generation;
         let resource = |(name, content): (Arc<str>, EncodedResource)| {
-            let same = former.get(&name).filter(|it| it.content == content);
+            let same = former.resources.get(&name).filter(|it| it.content == content);
             let resource = same.cloned().unwrap_or(VersionedResource { version, content });
             (name, resource)
         };
         let new: BTreeMap<_, _> = contents.map(resource).collect();
-        if new == **former { Arc::clone(former) } else { Arc::new(new) }
+        match new == *former.resources {
+            true => former.clone(),
+            false => ResourceMap { version, resources: Arc::new(new) },
+        }
     }
 
     /// Replaces one resource, unless it is the same; returns true if it has changed.
@@ -131,12 +165,13 @@ impl ResourceTable {
         content: EncodedResource,
         version: u64,
     ) -> bool {
-        let Some(known) = map.get(name) else { return false };
+        let Some(known) = map.resources.get(name) else { return false };
         if known.content == content {
             return false;
         }
         let resource = VersionedResource { version, content };
-        Arc::make_mut(map).insert(name.into(), resource);
+        Arc::make_mut(&mut map.resources).insert(name.into(), resource);
+        map.version = version;
         true
     }
 }
@@ -204,10 +239,7 @@ impl ResourcePublisher {
             let encoded = |(name, content): (Arc<str>, Bytes)| (name, content.into());
             let backends = || state.backends.values();
             let clusters = backends().map(|it| (name::cluster(&it.key), encoded_cluster(it)));
-            let clusters = clusters.chain([(
-                UNRESOLVED.into(),
-                EncodedResource::from(Bytes::from(unresolved_cluster().encode_to_vec())),
-            )]);
+            let clusters = clusters.chain([(UNRESOLVED.into(), encoded_unresolved())]);
             let assignments =
                 backends().map(|it| (name::cluster(&it.key), assignment(it, &state.health)));
             let assignments = assignments.chain([(
@@ -218,9 +250,9 @@ impl ResourcePublisher {
             table.assignments = table.replaced(ResourceType::ClusterLoadAssignment, assignments);
             table.listeners =
                 table.replaced(ResourceType::Listener, listeners.into_iter().map(encoded));
-            table.routes =
-                table.replaced(ResourceType::RouteConfiguration, routes.into_iter().map(encoded));
-            let is_same = |kind: &ResourceType| Arc::ptr_eq(table.map(*kind), former.map(*kind));
+            let routes = routes.into_iter().map(|(name, content)| (name, content.into()));
+            table.routes = table.replaced(ResourceType::RouteConfiguration, routes);
+            let is_same = |kind: &ResourceType| table.version(*kind) == former.version(*kind);
             !ResourceType::ALL.iter().all(is_same)
         });
     }
@@ -333,7 +365,17 @@ impl ResourcePublisher {
 }
 
 fn encoded_cluster(backend: &Backend) -> EncodedResource {
-    Bytes::from(cluster(backend).encode_to_vec()).into()
+    EncodedResource {
+        envoy: Some(envoy::cluster(backend).encode_to_vec().into()),
+        ..Bytes::from(cluster(backend).encode_to_vec()).into()
+    }
+}
+
+fn encoded_unresolved() -> EncodedResource {
+    EncodedResource {
+        envoy: Some(envoy::unresolved_cluster().encode_to_vec().into()),
+        ..Bytes::from(unresolved_cluster().encode_to_vec()).into()
+    }
 }
 
 /// Returns the endpoints of a backend, encoded for each zone that its own clients prefer.
@@ -345,7 +387,7 @@ fn assignment(backend: &Backend, health: &EndpointHealth) -> EncodedResource {
         false => BTreeSet::new(),
     };
     let by_zone = zones.into_iter().map(|zone| (zone.clone(), encoded(&zone))).collect();
-    EncodedResource { any: encoded(""), by_zone }
+    EncodedResource { any: encoded(""), by_zone, envoy: None }
 }
 
 #[cfg(test)]

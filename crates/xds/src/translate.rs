@@ -13,6 +13,8 @@ mod action;
 mod cluster;
 /// ClusterLoadAssignments.
 mod assignment;
+/// RouteConfigurations and Clusters for Envoys.
+pub(crate) mod envoy;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,7 +31,7 @@ pub(crate) use cluster::{cluster, unresolved_assignment, unresolved_cluster};
 
 use crate::message::{
     AnyMessage, ApiListener, ConfigSource, HttpConnectionManager, HttpFilter, ListenerResource,
-    ResourceType, RouteSource, RouterConfig,
+    ResourceType, RouteSource, RouterConfig, VirtualHost,
 };
 use crate::name;
 
@@ -45,6 +47,14 @@ pub struct TranslationFinding {
     pub message: String,
 }
 
+/// An encoded resource.
+#[derive(Clone, Debug)]
+pub(crate) struct TranslatedResource {
+    pub(crate) any: Bytes,
+    /// The encoding for Envoys, if it differs.
+    pub(crate) envoy: Option<Bytes>,
+}
+
 /// The routes from which resources come, each with the port of a Service at which it is.
 pub(crate) type ResourceOrigins =
     BTreeMap<(ResourceType, Arc<str>), BTreeSet<(Arc<str>, RouteParent)>>;
@@ -55,7 +65,7 @@ pub struct TranslatedResources {
     /// Encoded Listeners by name.
     pub(crate) listeners: BTreeMap<Arc<str>, Bytes>,
     /// Encoded RouteConfigurations by name.
-    pub(crate) routes: BTreeMap<Arc<str>, Bytes>,
+    pub(crate) routes: BTreeMap<Arc<str>, TranslatedResource>,
     /// The backends that these name.
     pub(crate) backends: Vec<Backend>,
     /// The routes from which these come.
@@ -72,6 +82,7 @@ pub fn translate(snapshot: &Snapshot, cluster_domain: &str) -> TranslatedResourc
     let mut translated = TranslatedResources::default();
     let mut findings = BTreeSet::new();
     let mut keys: BTreeSet<&BackendKey> = BTreeSet::new();
+    let mut hosts: BTreeMap<u16, Vec<VirtualHost>> = BTreeMap::new();
     for port in &snapshot.service_ports {
         let routes_name = name::routes(port);
         for listener_name in name::listeners(port, cluster_domain) {
@@ -84,6 +95,8 @@ pub fn translate(snapshot: &Snapshot, cluster_domain: &str) -> TranslatedResourc
             RuleTarget::Backend(index) => Some(&snapshot.backends[index].key),
             RuleTarget::Unresolved => None,
         }));
+        let mirrors = matches.iter().flat_map(|(_, rule)| envoy::mirrors(rule));
+        keys.extend(mirrors.map(|it| &snapshot.backends[it.backend].key));
         for (_, rule) in port.consumer_routes.values().flat_map(RouteTable::by_precedence) {
             let message = format!(
                 "a route for clients of one namespace: it has no effect on clients that use xDS, at {routes_name}"
@@ -93,7 +106,21 @@ pub fn translate(snapshot: &Snapshot, cluster_domain: &str) -> TranslatedResourc
         add_origins(&mut translated.origins, port, &matches, snapshot, cluster_domain);
         let resource =
             route::configuration(&routes_name, &matches, &snapshot.backends, &mut findings);
-        translated.routes.insert(routes_name, resource.encode_to_vec().into());
+        let entries = envoy::routes(&matches, &snapshot.backends, &mut findings);
+        let host = |domains| envoy::virtual_host(&routes_name, domains, entries.clone());
+        let of_envoy = envoy::configuration(&routes_name, vec![host(vec!["*".to_owned()])]);
+        let of_port = host(name::hosts(port, cluster_domain).into());
+        hosts.entry(port.port).or_default().push(of_port);
+        let resource = TranslatedResource {
+            any: resource.encode_to_vec().into(),
+            envoy: Some(of_envoy.encode_to_vec().into()),
+        };
+        translated.routes.insert(routes_name, resource);
+    }
+    for (port, hosts) in hosts {
+        let resource = envoy::configuration(&name::services(port), hosts);
+        let any = resource.encode_to_vec().into();
+        translated.routes.insert(name::services(port), TranslatedResource { any, envoy: None });
     }
     let is_named = |backend: &&Backend| keys.contains(&backend.key);
     translated.backends = snapshot.backends.iter().filter(is_named).cloned().collect();

@@ -1,9 +1,11 @@
 //! Clusters, and their policies of load balancing.
 
+use std::collections::HashMap;
+
 use prost::Message;
 
 use super::discovery::ConfigSource;
-use super::well_known::{AnyMessage, TimeSpan, UInt32Value, UInt64Value};
+use super::well_known::{AnyMessage, EmptyMessage, TimeSpan, UInt32Value, UInt64Value};
 
 /// `Cluster`.
 #[derive(Clone, PartialEq, Message)]
@@ -14,10 +16,16 @@ pub(crate) struct ClusterResource {
     pub(crate) r#type: i32,
     #[prost(message, optional, tag = "3")]
     pub(crate) eds_cluster_config: Option<EdsClusterConfig>,
+    #[prost(message, optional, tag = "4")]
+    pub(crate) connect_timeout: Option<TimeSpan>,
     #[prost(message, optional, tag = "10")]
     pub(crate) circuit_breakers: Option<CircuitBreakers>,
     #[prost(message, optional, tag = "19")]
     pub(crate) outlier_detection: Option<OutlierDetection>,
+    #[prost(message, optional, tag = "27")]
+    pub(crate) common_lb_config: Option<CommonLbConfig>,
+    #[prost(map = "string, message", tag = "36")]
+    pub(crate) typed_extension_protocol_options: HashMap<String, AnyMessage>,
     #[prost(message, optional, tag = "41")]
     pub(crate) load_balancing_policy: Option<LoadBalancingPolicy>,
     /// The server to which clients report the load of the cluster.
@@ -47,8 +55,70 @@ pub(crate) struct CircuitBreakers {
 /// `Thresholds`.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(crate) struct RequestThresholds {
+    #[prost(message, optional, tag = "2")]
+    pub(crate) max_connections: Option<UInt32Value>,
+    #[prost(message, optional, tag = "3")]
+    pub(crate) max_pending_requests: Option<UInt32Value>,
     #[prost(message, optional, tag = "4")]
     pub(crate) max_requests: Option<UInt32Value>,
+    #[prost(message, optional, tag = "8")]
+    pub(crate) retry_budget: Option<RetryShare>,
+}
+
+/// `RetryBudget`: the retries of a cluster at one time.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct RetryShare {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) budget_percent: Option<PercentValue>,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) min_retry_concurrency: Option<UInt32Value>,
+}
+
+/// Settings of all policies of load balancing.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct CommonLbConfig {
+    /// The share of healthy endpoints below which an Envoy ignores health.
+    #[prost(message, optional, tag = "1")]
+    pub(crate) healthy_panic_threshold: Option<PercentValue>,
+}
+
+/// `envoy.extensions.upstreams.http.v3.HttpProtocolOptions`: the protocol of connections to endpoints. One of the fields
+/// is set.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct HttpProtocolOptions {
+    #[prost(message, optional, tag = "3")]
+    pub(crate) explicit_http_config: Option<HttpVersions>,
+    /// The protocol of the request.
+    #[prost(message, optional, tag = "4")]
+    pub(crate) use_request_protocol_config: Option<HttpVersions>,
+}
+
+impl HttpProtocolOptions {
+    /// The name of the type.
+    pub(crate) const NAME: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+}
+
+/// Versions of HTTP that are used.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct HttpVersions {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) http_protocol_options: Option<EmptyMessage>,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) http2_protocol_options: Option<EmptyMessage>,
+}
+
+impl HttpVersions {
+    /// HTTP/1.1.
+    pub(crate) const HTTP1: Self =
+        Self { http_protocol_options: Some(EmptyMessage {}), http2_protocol_options: None };
+    /// HTTP/2.
+    pub(crate) const HTTP2: Self =
+        Self { http_protocol_options: None, http2_protocol_options: Some(EmptyMessage {}) };
+    /// Both.
+    pub(crate) const ANY: Self = Self {
+        http_protocol_options: Some(EmptyMessage {}),
+        http2_protocol_options: Some(EmptyMessage {}),
+    };
 }
 
 /// Ejection of endpoints by the results of their requests. gRPC clients have the part by success rates (gRFC A50).
@@ -148,6 +218,24 @@ impl LeastRequest {
     /// The name of the type.
     pub(crate) const NAME: &str =
         "envoy.extensions.load_balancing_policies.least_request.v3.LeastRequest";
+}
+
+/// `envoy.extensions.load_balancing_policies.random.v3.Random`.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct RandomChoice {}
+
+impl RandomChoice {
+    /// The name of the type.
+    pub(crate) const NAME: &str = "envoy.extensions.load_balancing_policies.random.v3.Random";
+}
+
+/// `envoy.extensions.load_balancing_policies.maglev.v3.Maglev`.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct MaglevHash {}
+
+impl MaglevHash {
+    /// The name of the type.
+    pub(crate) const NAME: &str = "envoy.extensions.load_balancing_policies.maglev.v3.Maglev";
 }
 
 /// `envoy.extensions.load_balancing_policies.ring_hash.v3.RingHash`.

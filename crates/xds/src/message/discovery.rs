@@ -1,6 +1,7 @@
-//! Requests and responses of the transport protocol, and where a client finds further resources.
+//! Requests and responses of both variants of the transport protocol, and where a client finds further resources.
 
-use bytes::Bytes;
+use std::collections::HashMap;
+
 use prost::Message;
 
 use super::well_known::{AnyMessage, EmptyMessage};
@@ -19,6 +20,26 @@ pub(crate) struct DiscoveryRequest {
     #[prost(string, tag = "5")]
     pub(crate) response_nonce: String,
     #[prost(message, optional, tag = "6")]
+    pub(crate) error_detail: Option<RpcStatus>,
+}
+
+/// A change of the names that a client asks for, or the reply to a response, in the incremental variant.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct DeltaDiscoveryRequest {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) node: Option<ClientNode>,
+    #[prost(string, tag = "2")]
+    pub(crate) type_url: String,
+    #[prost(string, repeated, tag = "3")]
+    pub(crate) resource_names_subscribe: Vec<String>,
+    #[prost(string, repeated, tag = "4")]
+    pub(crate) resource_names_unsubscribe: Vec<String>,
+    /// Names and versions of resources that the client has from a stream before.
+    #[prost(map = "string, string", tag = "5")]
+    pub(crate) initial_resource_versions: HashMap<String, String>,
+    #[prost(string, tag = "6")]
+    pub(crate) response_nonce: String,
+    #[prost(message, optional, tag = "7")]
     pub(crate) error_detail: Option<RpcStatus>,
 }
 
@@ -68,6 +89,35 @@ pub(crate) struct DiscoveryResponse {
     pub(crate) control_plane: Option<ControlPlane>,
 }
 
+/// Resources of one type that have changed, in the incremental variant.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct DeltaDiscoveryResponse {
+    #[prost(string, tag = "1")]
+    pub(crate) system_version_info: String,
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) resources: Vec<NamedResource>,
+    #[prost(string, tag = "4")]
+    pub(crate) type_url: String,
+    #[prost(string, tag = "5")]
+    pub(crate) nonce: String,
+    /// Names of resources that do not exist, or not any more.
+    #[prost(string, repeated, tag = "6")]
+    pub(crate) removed_resources: Vec<String>,
+    #[prost(message, optional, tag = "7")]
+    pub(crate) control_plane: Option<ControlPlane>,
+}
+
+/// `Resource`: a resource with its name and version.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct NamedResource {
+    #[prost(string, tag = "1")]
+    pub(crate) version: String,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) resource: Option<AnyMessage>,
+    #[prost(string, tag = "3")]
+    pub(crate) name: String,
+}
+
 /// `ControlPlane`: the server.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ControlPlane {
@@ -104,9 +154,9 @@ impl ConfigSource {
     }
 }
 
-impl DiscoveryResponse {
-    /// Adds an encoded resource.
-    pub(crate) fn push(&mut self, value: Bytes) {
-        self.resources.push(AnyMessage { type_url: self.type_url.clone(), value });
+impl ControlPlane {
+    /// Returns the name of this server.
+    pub(crate) fn sheave() -> Self {
+        Self { identifier: "sheave".to_owned() }
     }
 }

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until};
 use tonic::{Status, Streaming};
 
 use super::{ACKNOWLEDGE_TIMEOUT, ServerContext};
-use crate::message::{DiscoveryRequest, DiscoveryResponse};
+use crate::exchange::{SubscriptionRequest, VariantRequest};
 use crate::rejection::ClientRejections;
 use crate::status::StatusRecorder;
 use crate::subscription::{ClientSubscriptions, RequestMeaning};
@@ -20,9 +20,9 @@ const REQUESTS_PER_INTERVAL: usize = 500;
 const NAMES_PER_REQUEST: usize = 16;
 const PACE_INTERVAL: Duration = Duration::from_millis(250);
 
-pub(super) struct ClientStream {
-    requests: Streaming<DiscoveryRequest>,
-    responses: mpsc::Sender<Result<DiscoveryResponse, Status>>,
+pub(super) struct ClientStream<Q: VariantRequest> {
+    requests: Streaming<Q>,
+    responses: mpsc::Sender<Result<Q::Response, Status>>,
     table: watch::Receiver<Arc<ResourceTable>>,
     is_closing: watch::Receiver<bool>,
     recorder: Arc<StatusRecorder>,
@@ -33,11 +33,11 @@ pub(super) struct ClientStream {
     pace: RequestPace,
 }
 
-impl ClientStream {
+impl<Q: VariantRequest> ClientStream<Q> {
     pub(super) fn new(
         context: &ServerContext,
-        requests: Streaming<DiscoveryRequest>,
-        responses: mpsc::Sender<Result<DiscoveryResponse, Status>>,
+        requests: Streaming<Q>,
+        responses: mpsc::Sender<Result<Q::Response, Status>>,
     ) -> Self {
         Self {
             requests,
@@ -45,7 +45,7 @@ impl ClientStream {
             table: context.table.clone(),
             is_closing: context.is_closing.clone(),
             recorder: Arc::clone(&context.recorder),
-            subscriptions: ClientSubscriptions::default(),
+            subscriptions: ClientSubscriptions::new(Q::VARIANT),
             rejections: ClientRejections::new(Arc::clone(&context.recorder.rejected_resources)),
             reply_by: Instant::now() + ACKNOWLEDGE_TIMEOUT,
             pace: RequestPace { left: REQUESTS_PER_INTERVAL, until: Instant::now() },
@@ -65,7 +65,7 @@ impl ClientStream {
             self.send_due()?;
             tokio::select! {
                 request = self.requests.message(), if self.pace.permits() => match request {
-                    Ok(Some(request)) => self.receive(request)?,
+                    Ok(Some(request)) => self.receive(request.into())?,
                     // The client has gone, or has sent what is no message.
                     Ok(None) | Err(_) => return Ok(()),
                 },
@@ -91,9 +91,9 @@ impl ClientStream {
     fn send_due(&mut self) -> Result<(), Status> {
         let table = self.table.borrow_and_update().clone();
         let was_awaited = self.subscriptions.is_awaited();
-        while let Some((kind, response)) = self.subscriptions.respond(&table) {
-            self.recorder.record_response(kind);
-            let sent = self.responses.try_send(Ok(response));
+        while let Some(response) = self.subscriptions.respond(&table) {
+            self.recorder.record_response(response.kind);
+            let sent = self.responses.try_send(Ok(response.into()));
             sent.map_err(|_error| Status::resource_exhausted("responses are not read"))?;
         }
         if !was_awaited {
@@ -102,12 +102,12 @@ impl ClientStream {
         Ok(())
     }
 
-    fn receive(&mut self, request: DiscoveryRequest) -> Result<(), Status> {
+    fn receive(&mut self, request: SubscriptionRequest) -> Result<(), Status> {
         StatusRecorder::add(&self.recorder.requests);
-        self.pace.count(request.resource_names.len());
+        self.pace.count(request.names.len());
         let meaning = self.subscriptions.receive(request).map_err(|fault| {
             StatusRecorder::add(&self.recorder.exceeded_limits);
-            let client = &self.subscriptions.client;
+            let client = &self.subscriptions.client.name;
             tracing::warn!(client, "an xDS client exceeds a limit: {fault}");
             Status::resource_exhausted(fault.to_string())
         })?;
@@ -121,12 +121,12 @@ impl ClientStream {
                 let now = Instant::now();
                 self.reply_by = now + ACKNOWLEDGE_TIMEOUT;
                 let (client, names) =
-                    (&self.subscriptions.client, self.subscriptions.last_sent(kind));
+                    (&self.subscriptions.client.name, self.subscriptions.last_sent(kind));
                 self.rejections.reject(kind, names, client, &message, now);
-                self.recorder.record_rejection(kind, &self.subscriptions.client, message);
+                self.recorder.record_rejection(kind, &self.subscriptions.client.name, message);
             }
             RequestMeaning::UnknownType(type_url) => {
-                self.recorder.record_unknown_type(&self.subscriptions.client, &type_url);
+                self.recorder.record_unknown_type(&self.subscriptions.client.name, &type_url);
             }
         }
         Ok(())

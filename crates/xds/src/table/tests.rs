@@ -14,7 +14,7 @@ fn key(snapshot: &Snapshot, service: &str) -> BackendKey {
 fn changes(publisher: &ResourcePublisher, since: u64) -> [Vec<String>; 4] {
     let table = publisher.table.borrow().clone();
     ResourceType::ALL.map(|kind| {
-        let changed = table.map(kind).iter().filter(|(_, it)| it.version > since);
+        let changed = table.map(kind).resources.iter().filter(|(_, it)| it.version > since);
         changed.map(|(name, _)| name.to_string()).collect()
     })
 }

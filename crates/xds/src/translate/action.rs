@@ -18,7 +18,7 @@ use crate::name::{self, UNRESOLVED};
 const CHANNEL_ID: &str = "io.grpc.channel_id";
 
 /// Statuses of gRPC that clients retry (gRFC A44), by their codes.
-const RETRIED_STATUSES: [(u8, &str); 5] = [
+pub(super) const RETRIED_STATUSES: [(u8, &str); 5] = [
     (1, "cancelled"),
     (4, "deadline-exceeded"),
     (8, "resource-exhausted"),
@@ -56,14 +56,14 @@ pub(super) fn action(
     action
 }
 
-fn backend<'b>(target: &WeightedTarget, backends: &'b [Backend]) -> Option<&'b Backend> {
+pub(super) fn backend<'b>(target: &WeightedTarget, backends: &'b [Backend]) -> Option<&'b Backend> {
     match target.target {
         RuleTarget::Backend(index) => backends.get(index),
         RuleTarget::Unresolved => None,
     }
 }
 
-fn cluster_name(target: &WeightedTarget, backends: &[Backend]) -> String {
+pub(super) fn cluster_name(target: &WeightedTarget, backends: &[Backend]) -> String {
     backend(target, backends)
         .map_or_else(|| UNRESOLVED.to_owned(), |backend| name::cluster(&backend.key).to_string())
 }
@@ -84,7 +84,7 @@ fn cluster_weight(target: &WeightedTarget, backends: &[Backend]) -> ClusterWeigh
 }
 
 /// Returns the longest of the timeouts of the backends: a route has one for all of them. `None` if one has none.
-fn longest_timeout(settings: &[&BackendSettings]) -> Option<Duration> {
+pub(super) fn longest_timeout(settings: &[&BackendSettings]) -> Option<Duration> {
     let longest = settings.iter().map(|it| it.request_timeout.unwrap_or(Duration::MAX)).max();
     longest.filter(|timeout| *timeout != Duration::MAX)
 }
@@ -111,18 +111,22 @@ fn retry_policy(
     if retry_on.is_empty() || attempts.get() == 1 {
         return None;
     }
-    let base = rule.retry.as_ref().and_then(|it| it.backoff).unwrap_or(first.retry.backoff_base);
-    // Clients reject a policy whose first interval is not above 0, or above the largest.
-    let base = base.max(Duration::from_millis(1));
-    let back_off = RetryBackOff {
-        base_interval: Some(base.into()),
-        max_interval: Some(first.retry.backoff_max.max(base).into()),
-    };
     Some(RetryPolicy {
         retry_on: retry_on.join(","),
         num_retries: Some((attempts.get() - 1).into()),
-        retry_back_off: Some(back_off),
+        retry_back_off: Some(back_off(rule, first)),
+        ..RetryPolicy::default()
     })
+}
+
+pub(super) fn back_off(rule: &Rule, settings: &BackendSettings) -> RetryBackOff {
+    let own = rule.retry.as_ref().and_then(|it| it.backoff);
+    // Clients reject a policy whose first interval is not above 0, or above the largest.
+    let base = own.unwrap_or(settings.retry.backoff_base).max(Duration::from_millis(1));
+    RetryBackOff {
+        base_interval: Some(base.into()),
+        max_interval: Some(settings.retry.backoff_max.max(base).into()),
+    }
 }
 
 /// Returns what is hashed, if the algorithm of the backend hashes.
@@ -133,13 +137,15 @@ fn hash_policy(settings: &BackendSettings, find: &mut impl FnMut(String)) -> Opt
             return None;
         }
     }
-    let client =
-        HashPolicy { filter_state: Some(FilterState { key: CHANNEL_ID.to_owned() }), header: None };
+    let client = HashPolicy {
+        filter_state: Some(FilterState { key: CHANNEL_ID.to_owned() }),
+        ..HashPolicy::default()
+    };
     match &settings.hash_key {
         HashKey::Source => Some(client),
         HashKey::Header(name) => Some(HashPolicy {
             header: Some(HeaderValueSource { header_name: name.to_string() }),
-            filter_state: None,
+            ..HashPolicy::default()
         }),
         HashKey::Cookie(_) | HashKey::QueryParam(_) | HashKey::Path | HashKey::Host => {
             find("a hash of another part than a header field: clients hash themselves".to_owned());

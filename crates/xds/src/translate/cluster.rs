@@ -15,23 +15,27 @@ use crate::message::{
 use crate::name::{self, UNRESOLVED};
 
 /// The number of endpoints that a client compares: power of two choices.
-const CHOICE_COUNT: u32 = 2;
+pub(super) const CHOICE_COUNT: u32 = 2;
 /// The least number of places on the ring of hashes.
-const MIN_RING_SIZE: u64 = 1_024;
+pub(super) const MIN_RING_SIZE: u64 = 1_024;
 
 /// Returns the Cluster of a backend.
 pub(crate) fn cluster(backend: &Backend) -> ClusterResource {
-    let cap = backend.settings.max_in_flight_per_endpoint;
-    let endpoints = u32::try_from(backend.endpoints.len()).unwrap_or(u32::MAX).max(1);
-    // Without a limit of its own, a client would keep to 1,024.
-    let max_requests = cap.map_or(u32::MAX, |cap| cap.get().saturating_mul(endpoints));
     let BackendSettings { algorithm, health, .. } = &backend.settings;
     let cluster = resource(
         &name::cluster(&backend.key),
-        max_requests,
+        max_requests(backend),
         policy(*algorithm, health.slow_start.map(slow_start)),
     );
     ClusterResource { outlier_detection: health.passive.and_then(outlier_detection), ..cluster }
+}
+
+/// Returns the maximum number of requests of a client in flight.
+pub(super) fn max_requests(backend: &Backend) -> u32 {
+    let cap = backend.settings.max_in_flight_per_endpoint;
+    let endpoints = u32::try_from(backend.endpoints.len()).unwrap_or(u32::MAX).max(1);
+    // Without a limit of its own, a client would keep to 1,024.
+    cap.map_or(u32::MAX, |cap| cap.get().saturating_mul(endpoints))
 }
 
 /// Returns the Cluster of references that cannot be resolved.
@@ -45,17 +49,20 @@ pub(crate) fn unresolved_assignment() -> ClusterLoadAssignment {
 }
 
 fn resource(name: &str, max_requests: u32, policy: LoadBalancingPolicy) -> ClusterResource {
-    let thresholds = vec![RequestThresholds { max_requests: Some(max_requests.into()) }];
+    let thresholds = RequestThresholds {
+        max_requests: Some(max_requests.into()),
+        ..RequestThresholds::default()
+    };
     ClusterResource {
         name: name.to_owned(),
         r#type: ClusterResource::EDS,
         eds_cluster_config: Some(EdsClusterConfig {
             eds_config: Some(ConfigSource::same_stream()),
         }),
-        circuit_breakers: Some(CircuitBreakers { thresholds }),
-        outlier_detection: None,
+        circuit_breakers: Some(CircuitBreakers { thresholds: vec![thresholds] }),
         load_balancing_policy: Some(policy),
         lrs_server: Some(ConfigSource::same_server()),
+        ..ClusterResource::default()
     }
 }
 
@@ -88,7 +95,7 @@ fn policy(algorithm: Algorithm, slow_start_config: Option<SlowStartConfig>) -> L
     }
 }
 
-fn slow_start(settings: SlowStartSettings) -> SlowStartConfig {
+pub(super) fn slow_start(settings: SlowStartSettings) -> SlowStartConfig {
     SlowStartConfig {
         slow_start_window: Some(settings.window.into()),
         min_weight_percent: Some(PercentValue { value: settings.floor_percent.into() }),
@@ -97,7 +104,7 @@ fn slow_start(settings: SlowStartSettings) -> SlowStartConfig {
 
 /// Returns the ejection of endpoints that fail more requests than others. If failures of connections alone eject, clients
 /// need none: they do not use an endpoint that they cannot reach.
-fn outlier_detection(settings: PassiveSettings) -> Option<OutlierDetection> {
+pub(super) fn outlier_detection(settings: PassiveSettings) -> Option<OutlierDetection> {
     let count = |count: usize| Some(u32::try_from(count).unwrap_or(u32::MAX).into());
     let volume = u32::try_from(settings.outlier_minimum_requests).unwrap_or(u32::MAX);
     settings.server_errors.then(|| OutlierDetection {

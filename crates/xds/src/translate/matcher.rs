@@ -18,9 +18,19 @@ pub(super) fn matchers(route_match: &RouteMatch) -> Result<Vec<RouteMatcher>, St
         return Ok(Vec::new());
     }
     let headers: Vec<_> = headers.iter().map(header_matcher).collect::<Result<_, _>>()?;
-    let matcher = RouteMatcher { headers, ..RouteMatcher::default() };
+    of_path(&route_match.path, RouteMatcher { headers, ..RouteMatcher::default() })
+}
+
+/// Returns the matchers of a path that have the other conditions of `matcher`.
+///
+/// # Errors
+/// A sentence, if clients cannot match in this way.
+pub(super) fn of_path(
+    path: &PathPattern,
+    matcher: RouteMatcher,
+) -> Result<Vec<RouteMatcher>, String> {
     let exact = |path: &str| RouteMatcher { path: Some(path.to_owned()), ..matcher.clone() };
-    Ok(match &route_match.path {
+    Ok(match path {
         PathPattern::Exact(path) => vec![exact(path)],
         PathPattern::Prefix(path) => {
             let path = path.trim_end_matches('/');
@@ -34,16 +44,20 @@ pub(super) fn matchers(route_match: &RouteMatch) -> Result<Vec<RouteMatcher>, St
     })
 }
 
-fn header_matcher(condition: &FieldCondition) -> Result<HeaderMatcher, String> {
-    let string_match = match &condition.value {
+pub(super) fn header_matcher(condition: &FieldCondition) -> Result<HeaderMatcher, String> {
+    let string_match = Some(string_matcher(&condition.value)?);
+    Ok(HeaderMatcher { name: condition.name.to_string(), string_match })
+}
+
+pub(super) fn string_matcher(value: &ValuePattern) -> Result<StringMatcher, String> {
+    Ok(match value {
         ValuePattern::Exact(value) => {
             StringMatcher { exact: Some(value.to_string()), safe_regex: None }
         }
         ValuePattern::Regex(pattern) => {
             StringMatcher { exact: None, safe_regex: Some(regex_matcher(pattern.text())?) }
         }
-    };
-    Ok(HeaderMatcher { name: condition.name.to_string(), string_match: Some(string_match) })
+    })
 }
 
 fn regex_matcher(pattern: &str) -> Result<RegexMatcher, String> {

@@ -12,7 +12,7 @@ use crate::message::{
 };
 
 /// The status of the response to a request that cannot be served. gRPC clients fail the call as unavailable.
-const UNSERVED: DirectResponse = DirectResponse { status: 500 };
+pub(super) const UNSERVED: DirectResponse = DirectResponse { status: 500 };
 
 /// Changes to header fields, as messages have them.
 #[derive(Clone, Default)]
@@ -47,7 +47,11 @@ pub(super) fn configuration(
         routes.extend(entries);
     }
     let host = VirtualHost { name: name.to_owned(), domains: vec!["*".to_owned()], routes };
-    RouteConfiguration { name: name.to_owned(), virtual_hosts: vec![host] }
+    RouteConfiguration {
+        name: name.to_owned(),
+        virtual_hosts: vec![host],
+        ..RouteConfiguration::default()
+    }
 }
 
 /// Returns the route of a rule, without its match.
@@ -70,6 +74,7 @@ fn entry(rule: &Rule, backends: &[Backend], find: &mut impl FnMut(String)) -> Ro
     RouteEntry {
         r#match: None,
         route: Some(action::action(rule, backends, find)),
+        redirect: None,
         direct_response: None,
         request_headers_to_add: request.added,
         request_headers_to_remove: request.removed,

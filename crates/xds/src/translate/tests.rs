@@ -13,9 +13,9 @@ use gateway::TranslationSettings;
 
 use super::*;
 use crate::message::{
-    ClusterLoadAssignment, HeaderMatcher, HeaderValueOption, LbEndpoint, LeastRequest,
-    LoadBalancingPolicy, OutlierDetection, RoundRobin, RouteConfiguration, RouteEntry, TimeSpan,
-    TypedExtensionConfig, WrrLocality,
+    ClusterLoadAssignment, ClusterResource, HeaderMatcher, HeaderValueOption, HttpProtocolOptions,
+    LbEndpoint, LeastRequest, LoadBalancingPolicy, OutlierDetection, RoundRobin,
+    RouteConfiguration, RouteEntry, TimeSpan, TypedExtensionConfig, WrrLocality,
 };
 use crate::table::EndpointHealth;
 
@@ -69,11 +69,12 @@ fn output(input: &str) -> String {
         writeln!(out, "listener {name}: routes {}", manager.rds.unwrap().route_config_name)
             .unwrap();
     }
-    for (name, encoded) in &translated.routes {
+    for (name, TranslatedResource { any, envoy }) in &translated.routes {
         writeln!(out, "routes {name}:").unwrap();
-        let routes = RouteConfiguration::decode(&**encoded).unwrap();
-        for route in &routes.virtual_hosts[0].routes {
-            writeln!(out, "  {}", described(route)).unwrap();
+        write_routes(&mut out, any);
+        if let Some(envoy) = envoy {
+            writeln!(out, "routes {name} of Envoys:").unwrap();
+            write_routes(&mut out, envoy);
         }
     }
     for backend in &translated.backends {
@@ -82,6 +83,8 @@ fn output(input: &str) -> String {
         let policy = policies(&cluster.load_balancing_policy.unwrap());
         let ejection = cluster.outlier_detection.as_ref().map(ejection).unwrap_or_default();
         writeln!(out, "cluster {}: {policy}, at most {limit} requests{ejection}", cluster.name)
+            .unwrap();
+        writeln!(out, "cluster of Envoys: {}", described_for_envoys(&envoy::cluster(backend)))
             .unwrap();
     }
     for zone in std::iter::once("").chain(zones) {
@@ -106,6 +109,38 @@ fn output(input: &str) -> String {
     out
 }
 
+fn write_routes(out: &mut String, encoded: &Bytes) {
+    let routes = RouteConfiguration::decode(&**encoded).unwrap();
+    for host in &routes.virtual_hosts {
+        if host.domains != ["*"] {
+            writeln!(out, "  hosts {}", host.domains.join(", ")).unwrap();
+        }
+        for route in &host.routes {
+            writeln!(out, "  {}", described(route)).unwrap();
+        }
+    }
+}
+
+fn described_for_envoys(cluster: &ClusterResource) -> String {
+    let thresholds = cluster.circuit_breakers.as_ref().unwrap().thresholds[0];
+    let budget = thresholds.retry_budget.unwrap();
+    let options = &cluster.typed_extension_protocol_options[HttpProtocolOptions::NAME];
+    let options = HttpProtocolOptions::decode(options.value.clone()).unwrap();
+    let versions = options.explicit_http_config;
+    let protocol = match versions.map(|it| it.http2_protocol_options.is_some()) {
+        Some(true) => "HTTP/2",
+        Some(false) => "HTTP/1.1",
+        None => "HTTP of the request",
+    };
+    format!(
+        "{}, {protocol}, at most {} requests, {} % retries or {}",
+        policies(cluster.load_balancing_policy.as_ref().unwrap()),
+        thresholds.max_requests.unwrap().value,
+        budget.budget_percent.unwrap().value,
+        budget.min_retry_concurrency.unwrap().value,
+    )
+}
+
 fn described(route: &RouteEntry) -> String {
     let matcher = route.r#match.as_ref().unwrap();
     let path = matcher.path.as_ref().map(|it| format!("path {it}"));
@@ -117,16 +152,43 @@ fn described(route: &RouteEntry) -> String {
         format!("{}={}", it.name, value.exact.clone().or(regex).unwrap())
     };
     let conditions = path.into_iter().chain(prefix).chain(regex);
-    let conditions: Vec<_> = conditions.chain(matcher.headers.iter().map(header)).collect();
+    let query = matcher.query_parameters.iter().map(|it| {
+        format!("?{}={}", it.name, it.string_match.as_ref().unwrap().exact.as_ref().unwrap())
+    });
+    let conditions = conditions.chain(matcher.headers.iter().map(header)).chain(query);
+    let conditions: Vec<_> = conditions.collect();
     let mut parts = vec![format!("{}: {} =>", route.name, conditions.join(" "))];
     if let Some(response) = &route.direct_response {
         parts.push(format!("status {}", response.status));
     }
+    if let Some(redirect) = &route.redirect {
+        let path = redirect.path_redirect.as_ref().map(|it| format!("path {it}"));
+        let prefix = redirect.prefix_rewrite.as_ref().map(|it| format!("prefix {it}"));
+        let scheme = redirect.scheme_redirect.clone().unwrap_or_default();
+        let (host, port) = (&redirect.host_redirect, redirect.port_redirect);
+        let path = path.or(prefix).unwrap_or_default();
+        let code = redirect.response_code;
+        parts.push(format!("redirect {code} to {scheme}://{host}:{port} {path}"));
+    }
     if let Some(action) = &route.route {
+        if !action.prefix_rewrite.is_empty() {
+            parts.push(format!("prefix rewritten to {} at", action.prefix_rewrite));
+        }
+        if let Some(rewrite) = &action.regex_rewrite {
+            parts.push(format!("path rewritten to {} at", rewrite.substitution));
+        }
+        parts.extend(action.host_rewrite_literal.as_ref().map(|it| format!("host {it} at")));
         parts.extend(action.cluster.clone());
         for target in action.weighted_clusters.iter().flat_map(|it| &it.clusters) {
             parts.push(format!("{}*{}", target.name, target.weight.unwrap().value));
             parts.extend(target.request_headers_to_add.iter().map(added));
+        }
+        for mirror in &action.request_mirror_policies {
+            let share = mirror.runtime_fraction.unwrap().default_value.unwrap().numerator;
+            parts.push(format!("copied to {} ({share} of a million)", mirror.cluster));
+        }
+        if let Some(time) = action.timeout.filter(|it| it.seconds > 0 || it.nanos > 0) {
+            parts.push(format!("timeout {}.{:09}", time.seconds, time.nanos));
         }
         if let Some(time) = action.max_stream_duration.and_then(|it| it.max_stream_duration) {
             parts.push(format!("timeout {}.{:09}", time.seconds, time.nanos));
@@ -138,17 +200,22 @@ fn described(route: &RouteEntry) -> String {
                 span.seconds * 1_000 + i64::from(span.nanos) / 1_000_000
             };
             parts.push(format!(
-                "retry {} of {} after {} to {} ms",
+                "retry {} of {}{:?} after {} to {} ms",
                 retry.num_retries.unwrap().value,
                 retry.retry_on,
+                retry.retriable_status_codes,
                 millis(back_off.base_interval),
                 millis(back_off.max_interval),
             ));
         }
+        if let Some(time) = action.retry_policy.as_ref().and_then(|it| it.per_try_timeout) {
+            parts.push(format!("attempt {}.{:09}", time.seconds, time.nanos));
+        }
         for hash in &action.hash_policy {
             let header = hash.header.as_ref().map(|it| it.header_name.clone());
             let state = hash.filter_state.as_ref().map(|it| it.key.clone());
-            parts.push(format!("hash {}", header.or(state).unwrap()));
+            let source = hash.connection_properties.map(|_| "source".to_owned());
+            parts.push(format!("hash {}", header.or(state).or(source).unwrap()));
         }
     }
     parts.extend(route.request_headers_to_add.iter().map(added));

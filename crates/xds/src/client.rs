@@ -1,0 +1,40 @@
+//! A client, as it introduces itself.
+
+use crate::message::ClientNode;
+use crate::name;
+use crate::subscription::MAX_NAME_BYTES;
+
+/// The name by which Envoy introduces itself.
+const ENVOY: &str = "envoy";
+
+/// The kind of a client, by which it gets resources that it can use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ClientKind {
+    /// A gRPC client, which sends its own calls.
+    #[default]
+    Grpc,
+    /// An Envoy, which forwards the HTTP requests of others.
+    Envoy,
+}
+
+/// The identity of a client.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ClientIdentity {
+    /// Its name, for logs; empty until it has introduced itself.
+    pub(crate) name: String,
+    /// Its zone; empty if not known.
+    pub(crate) zone: String,
+    pub(crate) kind: ClientKind,
+}
+
+impl From<ClientNode> for ClientIdentity {
+    fn from(node: ClientNode) -> Self {
+        let is_envoy = node.user_agent_name == ENVOY;
+        let id = if node.id.is_empty() { &node.user_agent_name } else { &node.id };
+        Self {
+            name: name::quoted(id, MAX_NAME_BYTES),
+            zone: node.locality.map(|it| it.zone).unwrap_or_default(),
+            kind: if is_envoy { ClientKind::Envoy } else { ClientKind::Grpc },
+        }
+    }
+}
