@@ -30,11 +30,16 @@ pub(crate) struct ClientIdentity {
 impl From<ClientNode> for ClientIdentity {
     fn from(node: ClientNode) -> Self {
         let is_envoy = node.user_agent_name == ENVOY;
-        let id = if node.id.is_empty() { &node.user_agent_name } else { &node.id };
         Self {
-            name: name::quoted(id, MAX_NAME_BYTES),
+            name: client_name(&node, MAX_NAME_BYTES),
             zone: node.locality.map(|it| it.zone).unwrap_or_default(),
             kind: if is_envoy { ClientKind::Envoy } else { ClientKind::Grpc },
         }
     }
+}
+
+/// Returns the name of a client for logs, with at most this number of bytes of it: its ID, else the program.
+pub(crate) fn client_name(node: &ClientNode, max_bytes: usize) -> String {
+    let id = if node.id.is_empty() { &node.user_agent_name } else { &node.id };
+    name::quoted(id, max_bytes)
 }

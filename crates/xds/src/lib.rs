@@ -8,9 +8,9 @@
 //! # Bounds
 //!
 //! [`MAX_CLIENTS`] streams, [`MAX_NAMES`] names of [`MAX_NAME_BYTES`] for each type of resource and stream, requests of
-//! [`MAX_REQUEST_BYTES`] with [`MAX_KNOWN_RESOURCES`] initial versions. A stream has at most one response of each type that the client has not acknowledged; a client
-//! that does not acknowledge within [`ACKNOWLEDGE_TIMEOUT`] is disconnected. Of what clients say, the newest
-//! [`MAX_REJECTIONS`] messages are kept, shortened.
+//! [`MAX_REQUEST_BYTES`] with [`MAX_KNOWN_RESOURCES`] initial versions. A stream has at most one response of each type
+//! that the client has not acknowledged; a client that does not acknowledge within [`ACKNOWLEDGE_TIMEOUT`] is
+//! disconnected. Of what clients say, the newest [`MAX_REJECTIONS`] messages are kept, shortened.
 //!
 //! [`LoadReportService`] takes what clients report of their load: reports of [`MAX_REPORTED_CLUSTERS`] clusters, each
 //! [`REPORT_INTERVAL`], of which requests in progress count for [`REPORT_LIFETIME`].

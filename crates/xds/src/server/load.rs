@@ -16,9 +16,9 @@ use tonic_prost::ProstCodec;
 
 use super::stream::wait_for_close;
 use super::{MAX_CLIENTS, MAX_REQUEST_BYTES};
+use crate::client::client_name;
 use crate::load::{ClientLoad, LoadTable, REPORT_INTERVAL, REPORT_LIFETIME};
 use crate::message::{LoadStatsRequest, LoadStatsResponse};
-use crate::name;
 
 /// The method in which a client reports its load.
 const STREAM_LOAD: &str = "/envoy.service.load_stats.v3.LoadReportingService/StreamLoadStats";
@@ -119,8 +119,7 @@ impl ReportStream {
         let now = Instant::now();
         (self.expires_at, self.reads_at) = (now + REPORT_LIFETIME, now + MIN_REPORT_SPACING);
         if let Some(node) = request.node.filter(|_| self.client.is_empty()) {
-            let id = if node.id.is_empty() { &node.user_agent_name } else { &node.id };
-            self.client = name::quoted(id, MAX_CLIENT_BYTES);
+            self.client = client_name(&node, MAX_CLIENT_BYTES);
         }
         self.load.record(&request.cluster_stats).map_err(|fault| {
             tracing::warn!(client = self.client, "an xDS client reports its load: {fault}");

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use balance::Algorithm;
 use gateway::snapshot::{
-    Backend, BackendSettings, HashKey, RouteFilters, Rule, RuleTarget, WeightedTarget,
+    Backend, BackendSettings, HashKey, HeaderEdits, RouteFilters, Rule, RuleTarget, WeightedTarget,
 };
 
-use super::route::header_changes;
+use super::route::{HeaderChanges, header_changes};
 use crate::message::{
     ClusterWeight, FilterState, HashPolicy, HeaderValueSource, MaxStreamDuration, RetryBackOff,
     RetryPolicy, RouteAction, WeightedClusters,
@@ -46,13 +46,7 @@ pub(super) fn action(
             .map(|timeout| MaxStreamDuration { max_stream_duration: Some(timeout.into()) }),
         ..RouteAction::default()
     };
-    match &*rule.targets {
-        [only] if only.filters.is_none() => action.cluster = Some(cluster_name(only, backends)),
-        targets => {
-            let clusters = targets.iter().map(|it| cluster_weight(it, backends)).collect();
-            action.weighted_clusters = Some(WeightedClusters { clusters });
-        }
-    }
+    add_clusters(&mut action, rule, backends, header_changes);
     action
 }
 
@@ -63,16 +57,37 @@ pub(super) fn backend<'b>(target: &WeightedTarget, backends: &'b [Backend]) -> O
     }
 }
 
-pub(super) fn cluster_name(target: &WeightedTarget, backends: &[Backend]) -> String {
+fn cluster_name(target: &WeightedTarget, backends: &[Backend]) -> String {
     backend(target, backends)
         .map_or_else(|| UNRESOLVED.to_owned(), |backend| name::cluster(&backend.key).to_string())
 }
 
-fn cluster_weight(target: &WeightedTarget, backends: &[Backend]) -> ClusterWeight {
+/// Adds the clusters of a rule with their weights. `changes` makes the changes to header fields of each.
+pub(super) fn add_clusters(
+    action: &mut RouteAction,
+    rule: &Rule,
+    backends: &[Backend],
+    changes: fn(&HeaderEdits) -> HeaderChanges,
+) {
+    match &*rule.targets {
+        [only] if only.filters.is_none() => action.cluster = Some(cluster_name(only, backends)),
+        targets => {
+            let weight = |target| cluster_weight(target, backends, changes);
+            let clusters = targets.iter().map(weight).collect();
+            action.weighted_clusters = Some(WeightedClusters { clusters });
+        }
+    }
+}
+
+fn cluster_weight(
+    target: &WeightedTarget,
+    backends: &[Backend],
+    changes: fn(&HeaderEdits) -> HeaderChanges,
+) -> ClusterWeight {
     let none = RouteFilters::default();
     let filters = target.filters.as_deref().unwrap_or(&none);
     let (request, response) =
-        (header_changes(&filters.request_headers), header_changes(&filters.response_headers));
+        (changes(&filters.request_headers), changes(&filters.response_headers));
     ClusterWeight {
         name: cluster_name(target, backends),
         weight: Some(target.weight.into()),

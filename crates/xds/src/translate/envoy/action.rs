@@ -4,20 +4,18 @@ use std::time::Duration;
 
 use balance::Algorithm;
 use gateway::snapshot::{
-    Backend, BackendSettings, HashKey, MirrorPolicy, PathRewrite, RewriteAction, RouteFilters,
-    Rule, WeightedTarget,
+    Backend, BackendSettings, HashKey, MirrorPolicy, PathRewrite, RewriteAction, RouteFilters, Rule,
 };
 
 use super::escaped_changes;
 use crate::message::{
-    AnyMessage, ClusterWeight, ConnectionProperties, CookieSource, FractionalPercent, HashPolicy,
+    AnyMessage, ConnectionProperties, CookieSource, FractionalPercent, HashPolicy,
     HeaderValueSource, PreviousHosts, QueryParameterSource, RegexMatcher, RegexSubstitution,
     RequestMirror, RetryHostPredicate, RetryPolicy, RouteAction, RouteMatcher, RuntimeFraction,
-    WeightedClusters,
 };
 use crate::name;
 use crate::translate::action::{
-    RETRIED_STATUSES, back_off, backend, cluster_name, longest_timeout,
+    RETRIED_STATUSES, add_clusters, back_off, backend, longest_timeout,
 };
 
 /// Failures after which every request can be sent again: no endpoint has begun with it.
@@ -46,32 +44,11 @@ pub(super) fn action(
         request_mirror_policies: filters.mirrors.iter().map(|it| mirror(it, backends)).collect(),
         ..RouteAction::default()
     };
-    match &*rule.targets {
-        [only] if only.filters.is_none() => action.cluster = Some(cluster_name(only, backends)),
-        targets => {
-            let clusters = targets.iter().map(|it| cluster_weight(it, backends)).collect();
-            action.weighted_clusters = Some(WeightedClusters { clusters });
-        }
-    }
+    add_clusters(&mut action, rule, backends, escaped_changes);
     if let Some(rewrite) = &filters.rewrite {
         add_rewrite(&mut action, rewrite, matcher);
     }
     action
-}
-
-fn cluster_weight(target: &WeightedTarget, backends: &[Backend]) -> ClusterWeight {
-    let none = RouteFilters::default();
-    let filters = target.filters.as_deref().unwrap_or(&none);
-    let (request, response) =
-        (escaped_changes(&filters.request_headers), escaped_changes(&filters.response_headers));
-    ClusterWeight {
-        name: cluster_name(target, backends),
-        weight: Some(target.weight.into()),
-        request_headers_to_add: request.added,
-        request_headers_to_remove: request.removed,
-        response_headers_to_add: response.added,
-        response_headers_to_remove: response.removed,
-    }
 }
 
 fn add_rewrite(action: &mut RouteAction, rewrite: &RewriteAction, matcher: &RouteMatcher) {
