@@ -1,13 +1,13 @@
 //! Demand for a backend, in concurrent requests: the input of autoscalers.
 //!
-//! Demand is the number of requests that have a slot, wait for one, or would have one had they not
-//! been rejected; requests of clients without a proxy count as these report them. It is averaged over time. The average is exact because it comes from integrals
-//! and not from samples: a request adds the time it lasts, whenever a reading is taken. By Little's
-//! law this is arrivals per second times the duration of a request, independent of the number of
-//! endpoints. Divided by the load that one endpoint should carry, it gives the number of endpoints.
+//! Demand is the number of requests that have a slot, wait for one, or would have one had they not been rejected;
+//! requests of clients without a proxy count as these report them. It is averaged over time. The average is exact
+//! because it comes from integrals and not from samples: a request adds the time it lasts, whenever a reading is taken.
+//! By Little's law this is arrivals per second times the duration of a request, independent of the number of endpoints.
+//! Divided by the load that one endpoint should carry, it gives the number of endpoints.
 //!
-//! Each worker has its own `DemandShard` and `RejectedDemand`. A `DemandAverager` computes averages
-//! from the sum of their `DemandTotals`.
+//! Each worker has its own `DemandShard` and `RejectedDemand`. A `DemandAverager` computes averages from the sum of
+//! their `DemandTotals`.
 
 use std::collections::VecDeque;
 use std::iter::Sum;

@@ -103,8 +103,8 @@ async fn a_call_of_a_client_that_is_denied_ends_with_permission_denied() -> Resu
         Http2TestEndpoint::start(|call: ReceivedRequest| async move { call.reply(b"hello").await })
             .await?;
     let targets = json!([{ "kind": "Gateway", "name": "edge" }]);
-    let nobody = policy("nobody", targets, json!({ "deny": ["0.0.0.0/0", "::/0"] }));
-    let fixture = GrpcFixture::of(&[&server], &[nobody]).await?;
+    let denied = policy("denied", targets, json!({ "deny": ["0.0.0.0/0", "::/0"] }));
+    let fixture = GrpcFixture::of(&[&server], &[denied]).await?;
     let answer = fixture.client().await?.call(METHOD, b"one").await?;
     ensure!(answer.code == grpc::PERMISSION_DENIED && answer.trailers_only, "{answer:?}");
     Ok(())

@@ -140,8 +140,8 @@ impl ListenerDrafts {
         }
     }
 
-    /// Adds a rule at every listener that its route has attached to. It has the policies of the listener there, as far as
-    /// it has none of its own.
+    /// Adds a rule at every listener that its route has attached to. It has the policies of the listener there, as far
+    /// as it has none of its own.
     pub(super) fn add_rule(
         &mut self,
         gateways: &[GatewayContext<'_>],
