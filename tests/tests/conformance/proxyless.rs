@@ -181,10 +181,15 @@ async fn leaves_old_servers(
     // The endpoint of the killed one is still there.
     let killed = GrpcServer::start("killed").await?;
     site.set_endpoints("web-stable", &[added.address, killed.address])?;
-    client.ask("wait killed").await?;
+    wait_for_calls(client, "killed").await?;
     killed.signal(Signal::KILL)?;
+    wait_for_calls(client, "added-3").await
+}
+
+/// Waits until a server has answered 20 calls, so that it has answered some of those in the background too.
+async fn wait_for_calls(client: &mut GrpcClient, server: &str) -> Result {
     for _ in 0..20 {
-        client.ask("wait added-3").await?;
+        client.ask(&format!("wait {server}")).await?;
     }
     Ok(())
 }
@@ -202,7 +207,7 @@ async fn survives_a_restart(
     site.sheave = SheaveProcess::serve_with(&site.configuration, &["--xds", &address]).await?;
     let late = GrpcServer::start("late").await?;
     site.set_endpoints("web-stable", &[late.address])?;
-    client.ask("wait late").await?;
+    wait_for_calls(client, "late").await?;
     site.keep(late);
     Ok(site)
 }
