@@ -1,6 +1,7 @@
 //! Sheave with the configuration of the guide, and its servers.
 
 use std::fs;
+use std::future::pending;
 use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tests::certificates::CertificateAuthority;
 use tests::configuration::TempDirectory;
+use tests::http2::{Http2TestEndpoint, ReceivedRequest};
 use tests::sheave::run;
 use tests::{ConfigDirectory, Result, SheaveProcess, objects};
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -57,6 +59,8 @@ pub(super) struct ProxylessFixture {
     pub(super) configuration: ConfigDirectory,
     pub(super) stable: GrpcServer,
     others: Vec<GrpcServer>,
+    /// It never answers, and knows no deadline: the client's own ends a call.
+    _silent: Http2TestEndpoint,
 }
 
 impl ProxylessFixture {
@@ -70,16 +74,21 @@ impl ProxylessFixture {
         let configuration = ConfigDirectory::empty()?;
         configuration.write_text("main.yaml", &guide())?;
         configuration.write_text("slow.yaml", SLOW_ROUTE)?;
+        let silent = Http2TestEndpoint::start(|call: ReceivedRequest| async move {
+            let _open = call;
+            pending().await
+        })
+        .await?;
         let endpoints = [
             ("web-stable", stable.address),
             ("web-canary", canary.address),
-            ("web-slow", canary.address),
+            ("web-slow", silent.address),
         ];
         for (service, address) in endpoints {
             set_endpoints(&configuration, service, &[address])?;
         }
         let sheave = SheaveProcess::serve_with(&configuration, arguments).await?;
-        Ok(Self { sheave, configuration, stable, others: vec![canary] })
+        Ok(Self { sheave, configuration, stable, others: vec![canary], _silent: silent })
     }
 
     /// Replaces a part of the configuration of the guide.
