@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use boring::rand::rand_bytes;
 use mio::net::UdpSocket;
 use mio::{Events, Interest, Poll, Token};
-use quiche::{ConnectionId, RecvInfo};
+use quiche::{ConnectionId, Header, RecvInfo, Type};
 
 use crate::InteropCase;
 use crate::exchange::{NAME, RequestExchange};
@@ -29,6 +29,8 @@ pub(crate) struct ClientConnection<'c> {
     /// The sockets, each with its address. Datagrams leave from the last one unless they belong to another path.
     sockets: Vec<(SocketAddr, UdpSocket)>,
     exchange: Option<RequestExchange>,
+    /// Why quiche refused the last datagram that it refused.
+    refused: Option<quiche::Error>,
 }
 
 impl<'c> ClientConnection<'c> {
@@ -42,7 +44,7 @@ impl<'c> ClientConnection<'c> {
         if let Some(session) = session {
             quic.set_session(session)?;
         }
-        Ok(Self { case, quic, poll, sockets: vec![(local, socket)], exchange: None })
+        Ok(Self { case, quic, poll, sockets: vec![(local, socket)], exchange: None, refused: None })
     }
 
     /// Runs until there is a response to each request. Returns the session, if the case resumes it.
@@ -79,7 +81,11 @@ impl<'c> ClientConnection<'c> {
     fn reason(&self) -> String {
         let (peer, local) = (self.quic.peer_error(), self.quic.local_error());
         let timed_out = self.quic.is_timed_out();
-        format!("by the peer: {peer:?}, by us: {local:?}, timed out: {timed_out}")
+        let refused = self.refused;
+        format!(
+            "by the peer: {peer:?}, by us: {local:?}, timed out: {timed_out}, \
+             last datagram refused: {refused:?}"
+        )
     }
 
     fn is_done(&self) -> bool {
@@ -142,13 +148,25 @@ impl<'c> ClientConnection<'c> {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     Err(error) => return Err(error.into()),
                 };
+                if !is_for(&self.quic, &mut datagram[..length]) {
+                    continue;
+                }
                 let info = RecvInfo { from: self.case.server, to: *local };
                 // A datagram that is corrupted does not matter; the loop sees what ends the connection.
-                let _result = self.quic.recv(&mut datagram[..length], info);
+                let received = self.quic.recv(&mut datagram[..length], info);
+                self.refused = received.err().or(self.refused);
             }
         }
         Ok(())
     }
+}
+
+/// Returns whether a datagram has an ID of the connection. After a move one with a retired ID can arrive late on the old
+/// path, and quiche would end the connection for it.
+fn is_for(quic: &quiche::Connection, datagram: &mut [u8]) -> bool {
+    // One that is corrupted is quiche's to refuse.
+    let Ok(header) = Header::from_slice(datagram, ID_BYTES) else { return true };
+    header.ty != Type::Short || quic.source_ids().any(|id| *id == header.dcid)
 }
 
 fn socket(poll: &Poll, server: SocketAddr, token: Token) -> Result<(SocketAddr, UdpSocket)> {
