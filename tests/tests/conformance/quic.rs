@@ -54,8 +54,8 @@ impl QuicClient {
         Ok(Some(String::from_utf8(output.stdout)?))
     }
 
-    /// Runs all cases; each must end as the table says. A case that fails is run once more: the line loses at random, and
-    /// a client on a busy machine gives up by timers of its own.
+    /// Runs all cases; each must end as the table says. A case that fails is run once more, after the others: the line
+    /// loses at random, and a client on a busy machine gives up by timers of its own.
     async fn check_every_case(self) -> Result {
         LocalSet::new().run_until(self.run_every_case()).await
     }
@@ -72,18 +72,20 @@ impl QuicClient {
             running.spawn_local(async move {
                 let _permit = permits.acquire().await?;
                 let name = case.name;
-                let mut outcome = CaseRun::new(case).run(self).await;
-                if let Err(failure) = &outcome {
-                    eprintln!("{name} is run again: {failure:#}");
-                    let again = cases::all().into_iter().find(|case| case.name == name);
-                    outcome = CaseRun::new(again.context("no such case")?).run(self).await;
-                }
-                anyhow::Ok((name, outcome))
+                anyhow::Ok((name, CaseRun::new(case).run(self).await))
             });
         }
-        let mut failures = Vec::new();
+        let mut outcomes = Vec::new();
         while let Some(done) = running.join_next().await {
-            let (name, outcome) = done??;
+            outcomes.push(done??);
+        }
+        let mut failures = Vec::new();
+        for (name, mut outcome) in outcomes {
+            if let Err(failure) = &outcome {
+                eprintln!("{name} is run again: {failure:#}");
+                let again = cases::all().into_iter().find(|case| case.name == name);
+                outcome = CaseRun::new(again.context("no such case")?).run(self).await;
+            }
             let is_supported = *expected.get(name).with_context(|| format!("no row for {name}"))?;
             match outcome {
                 Ok(supported) if supported == is_supported => {}
