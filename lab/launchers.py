@@ -1,5 +1,5 @@
-"""Launchers of third-party programs for tests: those of Debian's next suite, the machine's browser, and Python with the
-packages of each environment. A missing program gets no launcher.
+"""Launchers of third-party programs for tests: those of Debian's next suite, the machine's browser, the lab's Envoy, and
+Python with the packages of each environment. A missing program gets no launcher.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from lab.balancers import envoy
 from lab.debian import DebianSuite
 from lab.paths import CACHE, MissingRequirement
 
@@ -30,6 +31,7 @@ def main(folder: Path) -> None:
         "sslyze": lambda: _in_environment(CACHE / "conformance" / "venv-sslyze", "sslyze"),
         "node": _node,
         "java": _java,
+        "envoy": _envoy,
     }
     for name, command in programs.items():
         launcher = folder / name
@@ -63,6 +65,11 @@ def _java() -> Sequence[str | Path]:
     if not java or not (CACHE / "conformance" / "java-packages").is_dir():
         raise MissingRequirement("Java or its packages are missing: run scripts/setup conformance")
     return [java]
+
+
+def _envoy() -> Sequence[str | Path]:
+    envoy.prepare()
+    return [envoy.PROGRAM]
 
 
 def _testssl() -> Sequence[str | Path]:

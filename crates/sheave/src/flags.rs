@@ -35,7 +35,7 @@ pub(crate) use transparent::TransparentFlags;
 pub(crate) use values::{
     AdminAddress, ListenUrl, LoggedShare, MemoryLimit, PortRange, ServiceTemplate, ToAddress,
 };
-pub(crate) use xds::{BootstrapFlags, XdsCommand, XdsFlags};
+pub(crate) use xds::{BootstrapFlags, XdsClient, XdsCommand, XdsFlags};
 
 /// Sheave balances requests, not connections, over the endpoints of a Service.
 #[derive(Debug, Parser)]
@@ -104,7 +104,7 @@ pub(crate) enum CliCommand {
     /// For exec probes of Kubernetes where an HTTP probe has no port of its own: during an update, two pods are on the
     /// network of one node. The address of the probes is in the file of `sheave serve --ready-file`.
     Probe(ProbeFlags),
-    /// Help gRPC clients to use the xDS server of `sheave serve --xds`.
+    /// Help gRPC clients and Envoys to use the xDS server of `sheave serve --xds`.
     Xds {
         #[command(subcommand)]
         command: XdsCommand,

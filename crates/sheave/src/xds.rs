@@ -12,10 +12,14 @@ mod load;
 /// Metrics of the server.
 mod metrics;
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::xds::{BootstrapSettings, ClientCredentials, EndpointHealth, ResourcePublisher, bootstrap};
+use ::xds::{
+    BootstrapSettings, ClientCredentials, EndpointHealth, EnvoySettings, ResourcePublisher,
+    bootstrap, envoy_bootstrap,
+};
 use anyhow::Context;
 use proxy::{BackendView, EndpointView, Proxy};
 use tokio::sync::watch;
@@ -26,7 +30,7 @@ use tonic::transport::Server;
 use crate::admin::BoundedListener;
 use crate::check;
 use crate::failure::Failure;
-use crate::flags::{BootstrapFlags, XdsCommand, XdsFlags};
+use crate::flags::{BootstrapFlags, XdsClient, XdsCommand, XdsFlags};
 use crate::report::{ProcessPhase, ProcessReport};
 use certificates::XdsCertificates;
 pub(crate) use metrics::{XDS_BACKEND_METRICS, XDS_LOAD_METRICS, XDS_METRICS};
@@ -43,12 +47,34 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval at which the health of endpoints is read.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(250);
 
+/// Address and routes of the listener of an Envoy.
+const DEFAULT_ENVOY_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10_000);
+const DEFAULT_ENVOY_ROUTES: &str = "services:80";
+
 /// Runs `sheave xds`.
 pub(crate) fn run(command: XdsCommand) -> Result<(), Failure> {
-    let XdsCommand::Bootstrap(BootstrapFlags { server, certs, node, zone }) = command;
+    let XdsCommand::Bootstrap(flags) = command;
+    let BootstrapFlags { server, certs, client, listen, routes, node, zone } = flags;
     let credentials = certs.map_or(ClientCredentials::Insecure, ClientCredentials::Folder);
-    let settings = BootstrapSettings { server, credentials, node_id: node, zone };
-    check::print(&[bootstrap(&settings)])
+    let settings = |name: &str| {
+        let node_id = node.unwrap_or_else(|| name.to_owned());
+        BootstrapSettings { server, credentials, node_id, zone }
+    };
+    let file = match client {
+        XdsClient::Grpc if listen.is_some() || routes.is_some() => {
+            return Err(Failure::input("--listen and --routes are of an Envoy: add --for envoy"));
+        }
+        XdsClient::Grpc => bootstrap(&settings("grpc")),
+        XdsClient::Envoy => {
+            let envoy = EnvoySettings {
+                listen: listen.unwrap_or(DEFAULT_ENVOY_ADDRESS),
+                routes: routes.unwrap_or_else(|| DEFAULT_ENVOY_ROUTES.to_owned()),
+            };
+            envoy_bootstrap(&settings("envoy"), &envoy)
+                .map_err(|error| Failure::input(format_args!("--server: {error}")))?
+        }
+    };
+    check::print(&[file])
 }
 
 /// The server before it serves.

@@ -1,8 +1,14 @@
-//! The bootstrap file of clients: the server, and the name of the client (gRFC A27).
+//! The bootstrap file of clients: the server, and the name of the client (gRFC A27). That of an Envoy is its whole
+//! configuration.
 
-use std::path::PathBuf;
+/// Envoy's configuration.
+mod envoy;
+
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+
+pub use envoy::{EnvoySettings, InvalidServer, envoy_bootstrap};
 
 /// Settings of a bootstrap file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,17 +32,31 @@ pub enum ClientCredentials {
     Folder(PathBuf),
 }
 
+/// The files of a folder with certificates.
+struct CertificateFiles {
+    authorities: String,
+    certificate: String,
+    key: String,
+}
+
+impl CertificateFiles {
+    fn of(folder: &Path) -> Self {
+        let file = |name| folder.join(name).display().to_string();
+        Self { authorities: file("ca.crt"), certificate: file("tls.crt"), key: file("tls.key") }
+    }
+}
+
 /// Returns the file, in JSON.
 #[must_use]
 pub fn bootstrap(settings: &BootstrapSettings) -> String {
     let credentials = match &settings.credentials {
         ClientCredentials::Insecure => json!({"type": "insecure"}),
         ClientCredentials::Folder(folder) => {
-            let file = |name| folder.join(name).display().to_string();
+            let CertificateFiles { authorities, certificate, key } = CertificateFiles::of(folder);
             json!({"type": "tls", "config": {
-                "ca_certificate_file": file("ca.crt"),
-                "certificate_file": file("tls.crt"),
-                "private_key_file": file("tls.key"),
+                "ca_certificate_file": authorities,
+                "certificate_file": certificate,
+                "private_key_file": key,
             }})
         }
     };

@@ -43,7 +43,9 @@ mod server;
 /// The bootstrap file of clients.
 mod bootstrap;
 
-pub use bootstrap::{BootstrapSettings, ClientCredentials, bootstrap};
+pub use bootstrap::{
+    BootstrapSettings, ClientCredentials, EnvoySettings, InvalidServer, bootstrap, envoy_bootstrap,
+};
 pub use load::{ClusterLoad, LoadStatus, MAX_REPORTED_CLUSTERS, REPORT_INTERVAL, REPORT_LIFETIME};
 pub use message::ResourceType;
 pub use rejection::REJECTION_HOLD;

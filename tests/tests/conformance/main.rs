@@ -11,6 +11,8 @@ mod h2spec;
 mod interop;
 /// gRPC clients in Go, Java, Python and for Node.js that balance each call themselves, by Sheave's xDS server.
 mod proxyless;
+/// Envoy as a client of the same server, for HTTP.
+mod envoy;
 /// wsproto as both ends of WebSockets: Autobahn's list of cases between every pair of HTTP versions.
 mod websocket;
 /// Sheave with HTTP/3 in front of an endpoint, for third-party clients.

@@ -5,7 +5,7 @@
 /// The clients, one for each library.
 mod clients;
 /// Sheave with the configuration of the guide, and its servers.
-mod site;
+pub(crate) mod site;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

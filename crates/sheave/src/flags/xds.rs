@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use super::values::AdminAddress;
 
@@ -52,11 +52,20 @@ impl XdsFlags {
 /// Helpers for clients of the xDS server.
 #[derive(Debug, Subcommand)]
 pub(crate) enum XdsCommand {
-    /// Print the bootstrap file of gRPC clients.
+    /// Print the bootstrap file of gRPC clients or of an Envoy.
     ///
-    /// A client reads it from the path in its environment variable GRPC_XDS_BOOTSTRAP, or has its text in
-    /// GRPC_XDS_BOOTSTRAP_CONFIG.
+    /// A gRPC client reads it from the path in its environment variable GRPC_XDS_BOOTSTRAP, or has its text in
+    /// GRPC_XDS_BOOTSTRAP_CONFIG. For an Envoy, it is the file of `envoy --config-path`.
     Bootstrap(BootstrapFlags),
+}
+
+/// A client of the xDS server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum XdsClient {
+    /// gRPC clients, which balance their own calls.
+    Grpc,
+    /// An Envoy, which forwards the HTTP requests of others.
+    Envoy,
 }
 
 /// Flags of `sheave xds bootstrap`.
@@ -65,8 +74,9 @@ pub(crate) enum XdsCommand {
 Examples:
   sheave xds bootstrap --server 127.0.0.1:9905 > bootstrap.json
   sheave xds bootstrap --server sheave.sheave.svc:9905 --certs /var/run/sheave-xds --zone eu-1a
+  sheave xds bootstrap --for envoy --server 127.0.0.1:9905 --listen 127.0.0.1:10000 > envoy.json
 
-Exit code: 0.")]
+Exit code: 0; 1 if the flags do not fit together.")]
 pub(crate) struct BootstrapFlags {
     /// Target of the xDS server, as NAME:PORT.
     #[arg(long, value_name = "TARGET")]
@@ -76,11 +86,39 @@ pub(crate) struct BootstrapFlags {
     #[arg(long, value_name = "FOLDER")]
     pub(crate) certs: Option<PathBuf>,
 
-    /// Name of the client in logs of Sheave.
-    #[arg(long, value_name = "NAME", default_value = "grpc")]
-    pub(crate) node: String,
+    /// The client.
+    #[arg(long = "for", value_name = "CLIENT", value_enum, default_value_t = XdsClient::Grpc)]
+    pub(crate) client: XdsClient,
+
+    /// Address of the Envoy's listener [default: 127.0.0.1:10000].
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: Option<SocketAddr>,
+
+    /// Routes of the Envoy's listener [default: services:80].
+    ///
+    /// `services:PORT` routes requests by their Host to all Services with that port; `NAMESPACE/SERVICE:PORT` routes all
+    /// requests as those of one Service.
+    #[arg(long, value_name = "NAME", value_parser = routes_name)]
+    pub(crate) routes: Option<String>,
+
+    /// Name of the client in logs of Sheave [default: grpc, or envoy].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node: Option<String>,
 
     /// Zone of the client: endpoints in it are used first if the Service prefers that.
     #[arg(long, value_name = "NAME")]
     pub(crate) zone: Option<String>,
+}
+
+/// Parses the name of a RouteConfiguration.
+fn routes_name(text: &str) -> Result<String, String> {
+    let (start, port) = text.rsplit_once(':').unwrap_or((text, ""));
+    let service = start.split_once('/').is_some_and(|(namespace, service)| {
+        !namespace.is_empty() && !service.is_empty() && !service.contains('/')
+    });
+    let is_port = port.parse::<u16>().is_ok_and(|port| port > 0);
+    match is_port && (start == "services" || service) {
+        true => Ok(text.to_owned()),
+        false => Err("must be services:PORT or NAMESPACE/SERVICE:PORT".to_owned()),
+    }
 }

@@ -144,9 +144,13 @@ impl ProxylessFixture {
 
 /// Returns the configuration in the guide, with probes.
 fn guide() -> String {
+    format!("{}{PROBES}", guide_block("kind: GRPCRoute"))
+}
+
+/// Returns the first configuration in the guide that has this text.
+pub(crate) fn guide_block(text: &str) -> &'static str {
     let blocks = GUIDE.split("```yaml\n").skip(1).filter_map(|it| it.split("```").next());
-    let found = blocks.into_iter().find(|it| it.contains("kind: GRPCRoute"));
-    format!("{}{PROBES}", found.expect("the guide has a route"))
+    blocks.into_iter().find(|it| it.contains(text)).expect("the guide has such a block")
 }
 
 fn set_endpoints(
@@ -181,10 +185,10 @@ impl GrpcServer {
 }
 
 /// A certificate with its key, and the authority that its owner trusts: `tls.crt`, `tls.key`, `ca.crt`.
-pub(super) struct CertificateFolder(TempDirectory);
+pub(crate) struct CertificateFolder(TempDirectory);
 
 impl CertificateFolder {
-    pub(super) fn new(
+    pub(crate) fn new(
         issuer: &CertificateAuthority,
         trusted: &CertificateAuthority,
         name: &str,
@@ -197,7 +201,7 @@ impl CertificateFolder {
         Ok(Self(folder))
     }
 
-    pub(super) fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         self.0.path().to_str().expect("temporary folders have names in UTF-8")
     }
 }
