@@ -70,6 +70,14 @@ impl ResourceType {
     pub const ALL: [Self; 4] =
         [Self::Cluster, Self::ClusterLoadAssignment, Self::Listener, Self::RouteConfiguration];
 
+    /// True if routes refer to resources of this type, or to those that do.
+    pub(crate) const fn is_named_by_routes(self) -> bool {
+        match self {
+            Self::Cluster | Self::ClusterLoadAssignment => true,
+            Self::Listener | Self::RouteConfiguration => false,
+        }
+    }
+
     /// Returns the name of the type in messages.
     pub const fn type_url(self) -> &'static str {
         match self {

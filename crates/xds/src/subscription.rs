@@ -18,7 +18,7 @@ use crate::exchange::{NameChange, ProtocolVariant, SubscriptionRequest, Subscrip
 use crate::message::ResourceType;
 use crate::name;
 use crate::table::ResourceTable;
-use kind::TypeSubscription;
+use kind::{DueResources, TypeSubscription};
 
 /// Maximum number of names of one type that a client may ask for.
 pub const MAX_NAMES: usize = 2_000;
@@ -118,13 +118,13 @@ impl ClientSubscriptions {
 
     /// Returns the next response, if the client lacks something and has replied to the last response of the type.
     pub(crate) fn respond(&mut self, table: &ResourceTable) -> Option<SubscriptionResponse> {
-        let Self { client, variant, types, last_nonce } = self;
-        let due = types.iter_mut().find_map(|(kind, subscription)| {
-            let due = subscription.due(*kind, *variant, table, client)?;
-            *last_nonce += 1;
-            subscription.nonce = *last_nonce;
-            subscription.is_awaited = true;
-            Some((*kind, due))
+        // New Clusters come before the routes that name them, and removed ones go after the client has the routes that
+        // do not, so that no request is for a Cluster that is not there.
+        let due = self.due(table, true).or_else(|| {
+            let has_routes = |kind| !self.types.get(&kind).is_some_and(|it| it.is_awaited);
+            let may_remove =
+                has_routes(ResourceType::Listener) && has_routes(ResourceType::RouteConfiguration);
+            if may_remove { self.due(table, false) } else { None }
         });
         let (kind, due) = due?;
         // An Envoy that replaces a cluster uses it when it has got its endpoints again, even if they are the same.
@@ -139,6 +139,23 @@ impl ClientSubscriptions {
             nonce: self.last_nonce,
             resources: due.resources,
             removed: due.removed,
+        })
+    }
+
+    /// Returns what is due of the first type of which something is.
+    fn due(
+        &mut self,
+        table: &ResourceTable,
+        holds_removals: bool,
+    ) -> Option<(ResourceType, DueResources)> {
+        let Self { client, variant, types, last_nonce } = self;
+        types.iter_mut().find_map(|(kind, subscription)| {
+            let holds_removals = holds_removals && kind.is_named_by_routes();
+            let due = subscription.due(*kind, *variant, table, client, holds_removals)?;
+            *last_nonce += 1;
+            subscription.nonce = *last_nonce;
+            subscription.is_awaited = true;
+            Some((*kind, due))
         })
     }
 

@@ -205,13 +205,15 @@ impl TypeSubscription {
         }
     }
 
-    /// Returns the resources of the next response, and counts them as sent. `None`: there is nothing to send.
+    /// Returns the resources of the next response, and counts them as sent. `None`: there is nothing to send. Without
+    /// removals, a response that has all resources is sent only if one of them is new or has changed.
     pub(super) fn due(
         &mut self,
         kind: ResourceType,
         variant: ProtocolVariant,
         table: &ResourceTable,
         client: &ClientIdentity,
+        holds_removals: bool,
     ) -> Option<DueResources> {
         let version = table.version(kind);
         if self.is_awaited || self.settled == Some(version) {
@@ -223,11 +225,12 @@ impl TypeSubscription {
         self.compare_known(kind, table, client);
         let is_due = |name: &str, sent: &SentVersion| match table.find(kind, name) {
             Some(resource) => !sent.is_current(resource),
+            None if holds_removals && sent.is_held() => false,
             None => (is_incremental || is_whole) && *sent != SentVersion::Absence,
         };
         let must_answer = self.wildcard.as_ref().is_some_and(|it| !it.is_answered);
         if !must_answer && !self.entries().any(|(name, sent)| is_due(name, sent)) {
-            self.settled = Some(version);
+            self.settled = Some(version).filter(|_| !holds_removals);
             return None;
         }
         let mut due = DueResources::default();
