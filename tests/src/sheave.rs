@@ -5,9 +5,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 use std::{env, fs};
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
@@ -173,6 +175,15 @@ impl SheaveProcess {
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("VmRSS")?;
         let kibibytes: u64 = line.trim_end_matches("kB").trim().parse()?;
         Ok(kibibytes * 1024)
+    }
+
+    /// Returns the time of CPUs that it has used.
+    pub fn cpu_time(&self) -> Result<Duration> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.process_id()?.as_raw_pid()))?;
+        // After the name in parentheses; in user mode, then in the kernel (proc_pid_stat(5)).
+        let fields = stat.rsplit(") ").next().context("fields")?.split(' ').skip(11).take(2);
+        let ticks = fields.map(str::parse::<u64>).sum::<Result<u64, _>>()?;
+        Ok(Duration::from_secs_f64(ticks as f64 / clock_ticks_per_second() as f64))
     }
 }
 

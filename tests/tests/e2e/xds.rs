@@ -3,6 +3,8 @@
 
 /// A client that speaks the protocol by hand.
 pub(crate) mod client;
+/// Many clients.
+mod scale;
 
 use anyhow::Context;
 use serde_json::Value;
@@ -49,7 +51,7 @@ async fn rejection_of_a_client_is_on_the_status_of_the_route_until_it_accepts() 
     let sheave = SheaveProcess::serve_with(&configuration, &["--xds", "127.0.0.1:0"]).await?;
     assert_eq!(condition(&sheave).await?, ["True", "Accepted", ""]);
 
-    let mut stream = DiscoveryStream::open(&sheave, ROUTES, "shop/web:80").await?;
+    let mut stream = DiscoveryStream::open(&sheave, ROUTES, vec!["shop/web:80".to_owned()]).await?;
     stream.next().await?;
     stream.reject("cannot\nread it").await?;
     let rejected = |it: &[String; 3]| it[1] == "ClientRejected";

@@ -52,8 +52,17 @@ struct ErrorDetail {
 
 #[derive(Clone, PartialEq, Message)]
 struct DiscoveryResponse {
+    #[prost(message, repeated, tag = "2")]
+    resources: Vec<AnyResource>,
     #[prost(string, tag = "5")]
     nonce: String,
+}
+
+/// A resource of any type; its value is not read.
+#[derive(Clone, PartialEq, Message)]
+struct AnyResource {
+    #[prost(string, tag = "1")]
+    type_url: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -109,7 +118,7 @@ fn node() -> Option<ClientNode> {
     Some(ClientNode { id: "test".to_owned() })
 }
 
-/// A stream of resources, with a subscription to one of them.
+/// A stream of resources, with a subscription to some of them.
 pub(crate) struct DiscoveryStream {
     requests: mpsc::Sender<DiscoveryRequest>,
     responses: Streaming<DiscoveryResponse>,
@@ -117,11 +126,15 @@ pub(crate) struct DiscoveryStream {
 }
 
 impl DiscoveryStream {
-    pub(crate) async fn open(sheave: &SheaveProcess, type_url: &str, name: &str) -> Result<Self> {
+    pub(crate) async fn open(
+        sheave: &SheaveProcess,
+        type_url: &str,
+        resource_names: Vec<String>,
+    ) -> Result<Self> {
         let (requests, responses) = open(sheave, STREAM_RESOURCES).await?;
         let last = DiscoveryRequest {
             node: node(),
-            resource_names: vec![name.to_owned()],
+            resource_names,
             type_url: type_url.to_owned(),
             ..DiscoveryRequest::default()
         };
@@ -129,11 +142,12 @@ impl DiscoveryStream {
         Ok(Self { requests, responses, last })
     }
 
-    /// Waits for the next response.
-    pub(crate) async fn next(&mut self) -> Result {
+    /// Waits for the next response. Returns the number of its resources.
+    pub(crate) async fn next(&mut self) -> Result<usize> {
         let response = within("a response", self.responses.message()).await??;
-        self.last.response_nonce = response.context("the stream goes on")?.nonce;
-        Ok(())
+        let response = response.context("the stream goes on")?;
+        self.last.response_nonce = response.nonce;
+        Ok(response.resources.len())
     }
 
     /// Rejects the last response with these words.
