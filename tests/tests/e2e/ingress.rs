@@ -1,5 +1,7 @@
 //! Ingresses, observed through their clients and endpoints.
 
+use std::net::Ipv4Addr;
+
 use anyhow::ensure;
 use serde_json::{Value, json};
 use tests::{
@@ -94,15 +96,110 @@ async fn ingress_with_unsupported_access_control_is_not_served() -> Result {
     configuration.write("main.yaml", &all)?;
     let sheave = SheaveProcess::serve(&configuration).await?;
     let lines = sheave.log_line_count();
-    let guard = json!({ "nginx.ingress.kubernetes.io/whitelist-source-range": "10.0.0.0/8" });
+    let guard = json!({ "nginx.ingress.kubernetes.io/auth-url": "http://auth.test/" });
     all[1] = ingress("shop", guard, spec);
     configuration.write("main.yaml", &all)?;
-    sheave
-        .wait_for_log(lines, "nginx.ingress.kubernetes.io/whitelist-source-range is not supported")
-        .await?;
+    sheave.wait_for_log(lines, "nginx.ingress.kubernetes.io/auth-url is not supported").await?;
     // A file is loaded as a whole or not at all: the previous version stays in force.
     let mut client = Http1TestClient::connect(sheave.address()).await?;
     let response = client.exchange("GET", "/", &[("Host", "shop.test")], b"").await?;
     assert_eq!(response.status(), 200);
+    Ok(())
+}
+
+/// Returns annotations of ingress-nginx.
+fn annotations(settings: Value) -> Value {
+    let settings = settings.as_object().into_iter().flatten();
+    let named = settings
+        .map(|(name, value)| (format!("nginx.ingress.kubernetes.io/{name}"), value.clone()));
+    Value::from_iter(named)
+}
+
+/// The answers to a client of 127.0.0.1 with allowed and denied networks.
+#[tokio::test]
+async fn nginx_annotations_admit_clients_by_address() -> Result {
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
+    let cases = [
+        ("a.test", json!({ "whitelist-source-range": "10.0.0.0/8, 127.0.0.0/8" }), 200),
+        ("b.test", json!({ "whitelist-source-range": "10.0.0.0/8" }), 403),
+        ("c.test", json!({ "allowlist-source-range": "10.0.0.0/8" }), 403),
+        ("d.test", json!({ "denylist-source-range": "127.0.0.1" }), 403),
+        ("e.test", json!({ "denylist-source-range": "10.0.0.0/8" }), 200),
+        (
+            "f.test",
+            json!({ "allowlist-source-range": "0.0.0.0/0", "denylist-source-range": "127.0.0.1" }),
+            403,
+        ),
+    ];
+    let mut all = vec![ingress_class(), objects::service("shop")];
+    all.extend(objects::slices("shop", &[endpoint.address]));
+    for (host, settings, _) in &cases {
+        let spec = json!({ "rules": [rule(host, "/", "Prefix", "shop")] });
+        all.push(ingress(host, annotations(settings.clone()), spec));
+    }
+    let configuration = ConfigDirectory::empty()?;
+    configuration.write("main.yaml", &all)?;
+    let sheave = SheaveProcess::serve(&configuration).await?;
+    // The listener is of both families, so that it sees the address in its IPv6 form.
+    let address = (Ipv4Addr::LOCALHOST, sheave.address().port()).into();
+    let mut client = Http1TestClient::connect(address).await?;
+    for (host, settings, status) in cases {
+        let response = client.exchange("GET", "/", &[("Host", host)], b"").await?;
+        ensure!(response.status() == status, "{settings}: {response:?}");
+    }
+    Ok(())
+}
+
+/// Limits, canaries and CORS of ingress-nginx, as a client sees them.
+#[tokio::test]
+async fn nginx_annotations_limit_divert_and_permit_requests() -> Result {
+    let (shop, canary, busy) = (
+        Endpoint::start(EndpointBehaviour::ok()).await?,
+        Endpoint::start(EndpointBehaviour::ok()).await?,
+        Endpoint::start(EndpointBehaviour::gated()).await?,
+    );
+    let of_host = |host: &str, service: &str| rule(host, "/", "Prefix", service);
+    let limits = annotations(json!({ "limit-rpm": "1", "limit-burst-multiplier": "2" }));
+    let limited = json!({ "rules": [of_host("a.test", "shop"), of_host("b.test", "shop")] });
+    let share = annotations(json!({ "canary": "true", "canary-by-header": "X-Canary" }));
+    let in_flight = annotations(json!({ "limit-connections": "1" }));
+    let cors = annotations(json!({ "enable-cors": "true" }));
+    let mut all = vec![
+        ingress_class(),
+        ingress("limited", limits, limited),
+        ingress("main", cors, json!({ "rules": [of_host("c.test", "shop")] })),
+        ingress("canary", share, json!({ "rules": [of_host("c.test", "canary")] })),
+        ingress("busy", in_flight, json!({ "rules": [of_host("d.test", "busy")] })),
+    ];
+    for (name, endpoint) in [("shop", &shop), ("canary", &canary), ("busy", &busy)] {
+        all.push(objects::service(name));
+        all.extend(objects::slices(name, &[endpoint.address]));
+    }
+    let configuration = ConfigDirectory::empty()?;
+    configuration.write("main.yaml", &all)?;
+    let sheave = SheaveProcess::serve(&configuration).await?;
+    let mut client = Http1TestClient::connect(sheave.address()).await?;
+    // One request and a burst of two, for both hosts together.
+    for (host, status) in [("a.test", 200), ("b.test", 200), ("a.test", 200), ("b.test", 503)] {
+        let response = client.exchange("GET", "/", &[("Host", host)], b"").await?;
+        ensure!(response.status() == status, "{host}: {response:?}");
+    }
+    let before = shop.counts().requests;
+    for (value, of_canary, of_main) in [("always", 1, 0), ("never", 1, 1), ("other", 1, 2)] {
+        let fields = [("Host", "c.test"), ("X-Canary", value), ("Origin", "http://o.test")];
+        let response = client.exchange("GET", "/", &fields, b"").await?;
+        ensure!(response.status() == 200, "{value}: {response:?}");
+        ensure!(response.field("access-control-allow-origin").as_deref() == Some("*"));
+        ensure!(response.field("access-control-allow-credentials").is_none(), "{response:?}");
+        let counts = (canary.counts().requests, shop.counts().requests - before);
+        ensure!(counts == (of_canary, of_main), "{value}: {counts:?}");
+    }
+    let mut first = Http1TestClient::connect(sheave.address()).await?;
+    first.send("GET / HTTP/1.1\r\nHost: d.test\r\n\r\n").await?;
+    busy.wait_for_counts("a request", |counts| counts.in_flight == 1).await?;
+    let rejected = client.exchange("GET", "/", &[("Host", "d.test")], b"").await?;
+    ensure!(rejected.status() == 429, "{rejected:?}");
+    busy.open_gate(1);
+    ensure!(first.response("GET").await?.status() == 200);
     Ok(())
 }

@@ -27,8 +27,8 @@ mod path;
 mod filter;
 /// BackendPolicies from annotations.
 mod policy;
-/// RateLimitPolicies from annotations.
-mod rate_limit;
+/// RateLimitPolicies and SecurityPolicies from annotations.
+mod request_policy;
 /// Attribution of problems to Ingresses.
 mod source;
 

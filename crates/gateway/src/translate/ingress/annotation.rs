@@ -6,6 +6,8 @@ mod value;
 mod backend;
 /// Canaries.
 mod canary;
+/// Addresses of clients.
+mod client;
 /// Cross-origin requests.
 mod cors;
 /// TLS to endpoints.
@@ -22,11 +24,14 @@ mod rewrite;
 use super::super::index::ObjectIndex;
 use super::super::report::TranslationReport;
 use super::dialect::{AnnotationDialect, AnnotationKey};
-use crate::objects::{BackendPolicySpec, CorsFilter, IngressSpec, RequestRateLimit, TypedObject};
+use crate::objects::{
+    BackendPolicySpec, ClientAddressAccess, CorsFilter, IngressSpec, RequestRateLimit, TypedObject,
+};
 
 pub(super) use backend::BackendAnnotation;
 use backend::BackendAnnotations;
 pub(super) use canary::{CanaryAnnotation, CanaryCondition, CanarySettings};
+pub(super) use client::ClientAnnotation;
 pub(super) use cors::CorsAnnotation;
 use cors::CorsAnnotations;
 pub(super) use endpoint_tls::{EndpointTlsAnnotation, EndpointVerification};
@@ -54,6 +59,8 @@ pub(super) struct AnnotationSettings {
     pub(super) redirects: IngressRedirects,
     /// The share of requests, if the Ingress is a canary.
     pub(super) canary: Option<CanarySettings>,
+    /// Addresses of clients that may send requests.
+    pub(super) client_addresses: ClientAddressAccess,
     /// Allowed cross-origin requests.
     pub(super) cors: Option<CorsFilter>,
     /// The limits of the rate of requests.
@@ -67,6 +74,7 @@ pub(super) struct AnnotationSettings {
 struct AnnotationReader {
     backend: BackendAnnotations,
     canary: CanarySettings,
+    client_addresses: ClientAddressAccess,
     cors: CorsAnnotations,
     endpoint_tls: EndpointTlsAnnotations,
     hosts: IngressHosts,
@@ -118,6 +126,7 @@ pub(super) fn annotation_settings(
         rewrite: reader.rewrite,
         redirects: reader.redirects,
         canary: is_canary.then_some(reader.canary),
+        client_addresses: reader.client_addresses,
         cors: reader.cors.into_filter(),
         rates: reader.rates.into_limits(),
         denies_all,
@@ -144,6 +153,10 @@ impl AnnotationReader {
                 if setting == BackendAnnotation::MaxPerClient { self.guard(result) } else { result }
             }
             AnnotationKey::Canary(setting) => self.canary.add(setting, value),
+            AnnotationKey::Client(setting) => {
+                let result = client::add(&mut self.client_addresses, setting, value);
+                self.guard(result)
+            }
             AnnotationKey::Cors(setting) => self.cors.add(setting, value),
             AnnotationKey::EndpointTls(setting) => {
                 let result = self.endpoint_tls.add(setting, value);

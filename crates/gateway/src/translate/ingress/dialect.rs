@@ -4,8 +4,8 @@
 mod fixed;
 
 use super::annotation::{
-    BackendAnnotation, CanaryAnnotation, CorsAnnotation, EndpointTlsAnnotation, HostAnnotation,
-    RateAnnotation, RedirectAnnotation, RewriteAnnotation,
+    BackendAnnotation, CanaryAnnotation, ClientAnnotation, CorsAnnotation, EndpointTlsAnnotation,
+    HostAnnotation, RateAnnotation, RedirectAnnotation, RewriteAnnotation,
 };
 
 /// The controller that defines an annotation, which determines the meaning of values.
@@ -29,6 +29,8 @@ pub(super) enum AnnotationKey {
     Backend(BackendAnnotation),
     /// Canaries.
     Canary(CanaryAnnotation),
+    /// Addresses of clients that may send requests.
+    Client(ClientAnnotation),
     /// Cross-origin requests.
     Cors(CorsAnnotation),
     /// TLS to endpoints.
@@ -48,10 +50,11 @@ pub(super) enum AnnotationKey {
 }
 
 use AnnotationKey::{
-    Backend, Canary, Cors, EndpointTls, Host, NoEffect, RateLimit, Redirect, Rewrite,
+    Backend, Canary, Client, Cors, EndpointTls, Host, NoEffect, RateLimit, Redirect, Rewrite,
 };
 use BackendAnnotation as B;
 use CanaryAnnotation as Y;
+use ClientAnnotation as A;
 use CorsAnnotation as C;
 use EndpointTlsAnnotation as T;
 use HostAnnotation as H;
@@ -63,6 +66,7 @@ const NGINX: &[(&str, AnnotationKey)] = &[
     ("affinity", Backend(B::Affinity)),
     ("affinity-mode", Backend(B::AffinityMode)),
     ("affinity-canary-behavior", CANARY_AFFINITY),
+    ("allowlist-source-range", Client(A::Allowed)),
     ("app-root", Redirect(R::AppRoot)),
     ("backend-protocol", Backend(B::Protocol)),
     ("canary", Canary(Y::Enabled)),
@@ -82,6 +86,7 @@ const NGINX: &[(&str, AnnotationKey)] = &[
     ("custom-headers", CUSTOM_HEADERS),
     ("custom-http-errors", ERROR_PAGES),
     ("default-backend", SPARE_SERVICE),
+    ("denylist-source-range", Client(A::Denied)),
     ("enable-access-log", ACCESS_LOG),
     ("enable-cors", Cors(C::Enabled)),
     ("force-ssl-redirect", Redirect(R::ForceTls)),
@@ -143,14 +148,17 @@ const NGINX: &[(&str, AnnotationKey)] = &[
     ("upstream-hash-by-subset-size", NoEffect),
     ("upstream-vhost", Rewrite(W::Host)),
     ("use-regex", Rewrite(W::UsesPatterns)),
+    ("whitelist-source-range", Client(A::Allowed)),
     ("x-forwarded-prefix", Rewrite(W::ForwardedPrefix)),
 ];
 
 const HAPROXY_INGRESS: &[(&str, AnnotationKey)] = &[
     ("affinity", Backend(B::Affinity)),
+    ("allowlist-source-range", Client(A::Allowed)),
     ("app-root", Redirect(R::AppRoot)),
     ("backend-protocol", Backend(B::Protocol)),
     ("balance-algorithm", Backend(B::Balance)),
+    ("denylist-source-range", Client(A::Denied)),
     ("maxconn-server", Backend(B::MaxInFlight)),
     ("maxqueue-server", Backend(B::QueueLength)),
     ("redirect-to", Redirect(R::Temporal)),
@@ -162,10 +170,14 @@ const HAPROXY_INGRESS: &[(&str, AnnotationKey)] = &[
     ("timeout-connect", Backend(B::ConnectTimeout)),
     ("timeout-queue", Backend(B::QueueTimeout)),
     ("timeout-server", Backend(B::IdleTimeout)),
+    ("whitelist-source-range", Client(A::Allowed)),
 ];
 
 const HAPROXY: &[(&str, AnnotationKey)] = &[
+    ("allow-list", Client(A::Allowed)),
+    ("blacklist", Client(A::Denied)),
     ("cookie-persistence", Backend(B::CookiePersistence)),
+    ("deny-list", Client(A::Denied)),
     ("load-balance", Backend(B::Balance)),
     ("pod-maxconn", Backend(B::MaxInFlight)),
     ("ssl-redirect", Redirect(R::Tls)),
@@ -173,6 +185,7 @@ const HAPROXY: &[(&str, AnnotationKey)] = &[
     ("timeout-connect", Backend(B::ConnectTimeout)),
     ("timeout-queue", Backend(B::QueueTimeout)),
     ("timeout-server", Backend(B::IdleTimeout)),
+    ("whitelist", Client(A::Allowed)),
 ];
 
 /// Prefixes of annotations that restrict access or divert requests.
@@ -220,6 +233,7 @@ impl AnnotationKey {
             Self::Canary(_) => true,
             Self::Backend(setting) => is_own(setting),
             Self::AccessControl
+            | Self::Client(_)
             | Self::Cors(_)
             | Self::EndpointTls(_)
             | Self::Host(_)

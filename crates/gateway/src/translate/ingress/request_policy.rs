@@ -1,24 +1,24 @@
-//! RateLimitPolicies from the annotations of Ingresses.
+//! RateLimitPolicies and SecurityPolicies from the annotations of Ingresses.
 
 use super::annotation::{AnnotationSettings, FIELD};
 use super::source::IngressField;
 use super::{IngressExpansion, derived};
 use crate::objects::{
-    ApiObject, IngressSpec, RateLimitPolicySpec, RouteTarget, RouteTargetKind, TypedObject,
+    ApiObject, IngressSpec, RateLimitPolicySpec, RouteTarget, RouteTargetKind, SecurityPolicySpec,
+    SharedObject, TypedObject,
 };
 
 /// Status of a request over a limit: `limit-req-status-code` of ingress-nginx if it is not set.
 const REJECTED: u16 = 503;
 
-/// Adds a policy for the routes of an Ingress, if annotations set limits. The routes share the limits: in nginx a limit
-/// is that of the Ingress, over all its hosts and paths.
+/// Adds policies for the routes of an Ingress, as far as annotations ask for them.
 pub(super) fn add(
     ingress: &TypedObject<IngressSpec>,
     settings: &AnnotationSettings,
     routes: Vec<String>,
     expansion: &mut IngressExpansion,
 ) {
-    if settings.rates.is_empty() || routes.is_empty() {
+    if routes.is_empty() {
         return;
     }
     let target = |name| RouteTarget {
@@ -27,15 +27,37 @@ pub(super) fn add(
         name,
         section_name: None,
     };
-    let spec = RateLimitPolicySpec {
-        target_refs: routes.into_iter().map(target).collect(),
-        limits: settings.rates.clone(),
-        status: REJECTED,
-        ingress: Some(ingress.metadata.name.clone()),
-    };
+    let target_refs: Vec<_> = routes.into_iter().map(target).collect();
+    let access = &settings.client_addresses;
+    if !access.allow.is_empty() || !access.deny.is_empty() {
+        let target_refs = target_refs.clone();
+        let spec = SecurityPolicySpec { target_refs, client_addresses: access.clone() };
+        let policy = policy("SecurityPolicy", ingress, spec, expansion);
+        expansion.objects.push(ApiObject::SecurityPolicy(policy));
+    }
+    if !settings.rates.is_empty() {
+        // The routes share the limits: in nginx a limit is that of the Ingress, over all its hosts and paths.
+        let spec = RateLimitPolicySpec {
+            target_refs,
+            limits: settings.rates.clone(),
+            status: REJECTED,
+            ingress: Some(ingress.metadata.name.clone()),
+        };
+        let policy = policy("RateLimitPolicy", ingress, spec, expansion);
+        expansion.objects.push(ApiObject::RateLimitPolicy(policy));
+    }
+}
+
+/// Returns a policy of an Ingress.
+fn policy<S>(
+    kind: &str,
+    ingress: &TypedObject<IngressSpec>,
+    spec: S,
+    expansion: &mut IngressExpansion,
+) -> SharedObject<S> {
     let (namespace, name) = (&ingress.metadata.namespace, &ingress.metadata.name);
     // No user's policy can have this name.
-    let resource = derived(ingress, namespace, &format!("ingress:{name}"), spec);
-    expansion.sources.add("RateLimitPolicy", &resource, vec![IngressField::of(ingress, FIELD)]);
-    expansion.objects.push(ApiObject::RateLimitPolicy(resource.into()));
+    let policy = derived(ingress, namespace, &format!("ingress:{name}"), spec);
+    expansion.sources.add(kind, &policy, vec![IngressField::of(ingress, FIELD)]);
+    policy.into()
 }

@@ -12,7 +12,7 @@ use super::class_hosts::{ClassHosts, HostTreatment, IndexedRule, pattern, root_b
 use super::class_listeners::ClassListeners;
 use super::path::translate_path;
 use super::source::IngressField;
-use super::{IngressExpansion, derived, filter, rate_limit};
+use super::{IngressExpansion, derived, filter, request_policy};
 use crate::matching::HostPattern;
 use crate::objects::{
     ApiObject, BackendRef, Hostname, HttpFilter, HttpRouteMatch, HttpRouteRule, HttpRouteSpec,
@@ -56,7 +56,7 @@ pub(super) fn add(
                 HostTreatment::Redirect(to) => builder.host_redirect(host, to, expansion),
             }
         }
-        rate_limit::add(ingress, settings, builder.routes, expansion);
+        request_policy::add(ingress, settings, builder.routes, expansion);
     }
 }
 

@@ -19,6 +19,8 @@ const HEADERS: &[&str] = &[
     "Authorization",
 ];
 const MAX_AGE: u32 = 1_728_000;
+/// Largest number of origins, methods or header fields.
+const MAX_ENTRIES: usize = 64;
 
 /// An annotation about cross-origin requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +70,7 @@ impl CorsAnnotations {
             CorsAnnotation::Origins => {
                 // After an error no origin is allowed, rather than all of them.
                 filter.allow_origins.clear();
-                let origins = parse_list(value)?;
+                let origins = parse_list(value, MAX_ENTRIES)?;
                 let origins = origins.into_iter().map(|it| parse_origin(&it.to_lowercase()));
                 filter.allow_origins = origins.collect::<Result<_, _>>()?;
             }
@@ -86,7 +88,7 @@ impl CorsAnnotations {
 
 fn parse_names(value: &str) -> Result<Vec<FieldName>, String> {
     let name = |name| FieldName::parse(name).map_err(|message| format!("{message}, is {name}"));
-    parse_list(value)?.into_iter().map(name).collect()
+    parse_list(value, MAX_ENTRIES)?.into_iter().map(name).collect()
 }
 
 fn parse_origin(value: &str) -> Result<CorsOrigin, String> {

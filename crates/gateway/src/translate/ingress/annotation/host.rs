@@ -1,6 +1,9 @@
 //! Hosts that an Ingress serves besides those of its rules, and TLS that is not terminated.
 
 use super::value::{parse_bool, parse_list};
+
+/// Largest number of aliases of each host.
+const MAX_ALIASES: usize = 64;
 use crate::matching::HostPattern;
 
 /// An annotation about hosts.
@@ -35,7 +38,7 @@ impl IngressHosts {
     /// Adds the aliases that are hosts.
     fn add_aliases(&mut self, value: &str) -> Result<(), String> {
         let mut invalid = Vec::new();
-        for alias in parse_list(value)? {
+        for alias in parse_list(value, MAX_ALIASES)? {
             match HostPattern::parse(alias) {
                 Ok(host) => self.aliases.push(host),
                 Err(_) => invalid.push(alias),

@@ -26,15 +26,12 @@ pub(super) fn parse_number(value: &str, least: u32, most: u32) -> Result<u32, St
     number.ok_or_else(|| format!("must be a whole number from {least} to {most}, is {value}"))
 }
 
-/// Largest number of entries in a list.
-const MAX_ENTRIES: usize = 64;
-
-/// Parses a list that is separated by commas. Empty entries have no meaning.
-pub(super) fn parse_list(value: &str) -> Result<Vec<&str>, String> {
+/// Parses a list that is separated by commas, with at most so many entries. Empty entries have no meaning.
+pub(super) fn parse_list(value: &str, most: usize) -> Result<Vec<&str>, String> {
     let entries = value.split(',').map(str::trim).filter(|entry| !entry.is_empty());
     let entries: Vec<_> = entries.collect();
-    if entries.len() > MAX_ENTRIES {
-        return Err(format!("must have at most {MAX_ENTRIES} entries, has {}", entries.len()));
+    if entries.len() > most {
+        return Err(format!("must have at most {most} entries, has {}", entries.len()));
     }
     Ok(entries)
 }
