@@ -1,6 +1,7 @@
 //! Label selectors in the text form of the Kubernetes API: `service=web,port in (80,443)`.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 /// Longest text that is parsed.
 const MAX_BYTES: usize = 4096;
@@ -48,10 +49,18 @@ impl LabelSelector {
 
     /// True if the selector has a requirement of this label that names values.
     pub(crate) fn names(&self, label: &str) -> bool {
-        let names = |it: &LabelRequirement| {
-            it.label == label && matches!(it.condition, LabelCondition::In(_))
-        };
-        self.0.iter().any(names)
+        self.values(label).is_some()
+    }
+
+    /// Returns the values that a requirement of this label names, if there is one: a value that is none of them does not
+    /// match.
+    pub(super) fn values(&self, label: &str) -> Option<BTreeSet<&str>> {
+        self.0.iter().find_map(|it| match &it.condition {
+            LabelCondition::In(values) if it.label == label => {
+                Some(values.iter().map(String::as_str).collect())
+            }
+            _ => None,
+        })
     }
 
     /// Returns the first label that is none of these.

@@ -1,7 +1,7 @@
 //! Selection of a query: the Services or routes whose values it asks for.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gateway::snapshot::BackendKey;
@@ -153,12 +153,13 @@ impl MetricSelection {
     pub(super) fn read(&self, proxy: &Proxy) -> Result<LabelledValues, MetricError> {
         let values: Vec<(MetricLabels, f64)> = match self.kind {
             SelectedKind::Service => {
-                let found = proxy.demands(|key| self.labels_of_backend(key).is_some());
+                let names = self.names().into_iter();
+                let found = names.flat_map(|name| proxy.demands_of(&self.namespace, name));
                 let value = |(key, demand): (BackendKey, BackendDemand)| {
                     let value = self.metric.value(demand.average(WINDOW), demand.rates());
                     Some((self.labels_of_backend(&key)?, value))
                 };
-                found.into_iter().filter_map(value).collect()
+                found.filter_map(value).collect()
             }
             SelectedKind::Route => {
                 let found = proxy.rates_of_routes(|rule| self.labels_of_rule(rule).is_some());
@@ -170,6 +171,15 @@ impl MetricSelection {
             }
         };
         self.sum(values)
+    }
+
+    /// Returns the names of which some may be selected; no other name is.
+    fn names(&self) -> BTreeSet<&str> {
+        let [of_object, _] = self.kind.labels();
+        match &self.name {
+            Some(name) => BTreeSet::from([name.as_str()]),
+            None => self.selector.values(of_object).unwrap_or_default(),
+        }
     }
 
     fn sum(&self, values: Vec<(MetricLabels, f64)>) -> Result<LabelledValues, MetricError> {
