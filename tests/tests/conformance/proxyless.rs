@@ -55,6 +55,12 @@ async fn node_client_balances_calls_itself() -> Result {
 }
 
 #[tokio::test]
+#[ignore = "needs tonic-xds: make conformance"]
+async fn rust_client_balances_calls_itself() -> Result {
+    passes_every_case(GrpcLibrary::Rust).await
+}
+
+#[tokio::test]
 #[ignore = "needs grpc-go: make conformance"]
 async fn names_of_services_resolve_and_routes_change() -> Result {
     let site = ProxylessFixture::start().await?;
@@ -89,7 +95,10 @@ async fn passes_every_case(library: GrpcLibrary) -> Result {
     }
     let mut site = ProxylessFixture::start().await?;
     let mut client = site.client(library, TARGET).await?;
-    follows_routes_retries_and_timeouts(&mut client).await?;
+    follows_routes_and_retries(&mut client).await?;
+    if library.has_timeouts() {
+        follows_timeouts(&mut client).await?;
+    }
     follows_weights(&mut client).await?;
     follows_health(&site, &mut client).await?;
 
@@ -99,7 +108,7 @@ async fn passes_every_case(library: GrpcLibrary) -> Result {
     site = survives_a_restart(site, &mut client).await?;
     let counts = client.stop().await?;
     eprintln!("{library:?}: calls while servers and Sheave came and went: {counts:?}");
-    ensure!(counts["failed"] == 0, "{counts:?}");
+    ensure!(counts["failed"] <= library.most_failed(), "{counts:?}");
     for name in ["stable", "added-3", "killed", "late"] {
         ensure!(counts.contains_key(name), "{name} has no call: {counts:?}");
     }
@@ -108,12 +117,16 @@ async fn passes_every_case(library: GrpcLibrary) -> Result {
     if library.has_certificates() { presents_its_certificate(library).await } else { Ok(()) }
 }
 
-async fn follows_routes_retries_and_timeouts(client: &mut GrpcClient) -> Result {
+async fn follows_routes_and_retries(client: &mut GrpcClient) -> Result {
     let counts = client.call("/shop.Cart/Get", 40, "plan=gold").await?;
     let all = CallCounts::from([("canary".to_owned(), 40), ("failed".to_owned(), 0)]);
     ensure!(counts == all, "the route of a header field: {counts:?}");
     let counts = client.call("/shop.Flaky/Get", 20, "plan=gold").await?;
     ensure!(counts["failed"] == 0, "each second attempt succeeds: {counts:?}");
+    Ok(())
+}
+
+async fn follows_timeouts(client: &mut GrpcClient) -> Result {
     let begun = Instant::now();
     let counts = client.call("/shop.Slow/Get", 1, "plan=slow").await?;
     ensure!(counts.get("status-4") == Some(&1), "the deadline is exceeded: {counts:?}");

@@ -407,6 +407,22 @@ fn client_that_reconnects_gets_what_has_changed_meanwhile() {
 }
 
 #[test]
+fn incremental_client_that_rejects_everything_gets_what_changes_alone() {
+    let mut fixture = DeltaFixture::new();
+    fixture.send(ClusterLoadAssignment, &["shop/web:80"], &[]);
+    for last in 10..20 {
+        assert_eq!(fixture.next(), changes(&["shop/web:80"], &[]));
+        let error = RpcStatus { code: 3, message: "never".to_owned() };
+        let mut request = fixture.request(ClusterLoadAssignment, &[], &[]);
+        request.error_detail = Some(error);
+        let meaning = fixture.base.client.receive(request.into()).unwrap();
+        assert_eq!(meaning, RequestMeaning::Rejected(ClusterLoadAssignment, "never".to_owned()));
+        assert_eq!(fixture.next(), None, "the same again would be rejected again");
+        fixture.base.change_endpoints(last);
+    }
+}
+
+#[test]
 fn late_reply_of_an_incremental_client_still_changes_its_names() {
     let mut fixture = DeltaFixture::new();
     fixture.send(ClusterLoadAssignment, &["shop/web:80"], &[]);

@@ -21,13 +21,15 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(60);
 const BOUND: Duration = Duration::from_secs(120);
 
 /// A gRPC library.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GrpcLibrary {
     Go,
     Java,
     /// Its core is the one of C++.
     Python,
     Node,
+    /// tonic-xds.
+    Rust,
 }
 
 impl GrpcLibrary {
@@ -38,6 +40,7 @@ impl GrpcLibrary {
             Self::Java => tools::is_installed("java-classes/ProxylessClient.class"),
             Self::Python => tools::is_installed("python-current"),
             Self::Node => tools::is_installed("node"),
+            Self::Rust => tools::is_installed("tonic-xds"),
         }
     }
 
@@ -46,8 +49,19 @@ impl GrpcLibrary {
     pub(super) fn has_certificates(self) -> bool {
         match self {
             Self::Go | Self::Python => true,
-            Self::Java | Self::Node => false,
+            Self::Java | Self::Node | Self::Rust => false,
         }
+    }
+
+    /// True if it applies the timeouts of routes. tonic-xds knows deadlines of its callers alone.
+    pub(super) fn has_timeouts(self) -> bool {
+        self != Self::Rust
+    }
+
+    /// Returns how many of the calls may fail while a server is killed. All libraries but tonic-xds send no call over a
+    /// connection that has ended.
+    pub(super) fn most_failed(self) -> u64 {
+        if self == Self::Rust { 20 } else { 0 }
     }
 
     /// Returns the command of its client, without the target.
@@ -65,6 +79,7 @@ impl GrpcLibrary {
             }
             Self::Python => ("python-current", vec![script("client.py").into_os_string()]),
             Self::Node => ("node", vec![script("client.cjs").into_os_string()]),
+            Self::Rust => ("tonic-xds", Vec::new()),
         };
         let mut command = tools::program(program)?;
         command.args(first_arguments);
