@@ -85,7 +85,9 @@ class KedaTest(GuideManifestTest):
     def test_service_scales_from_zero_to_several_pods_and_back_without_a_failed_request(self) -> None:
         self.wait(self.is_available, "KEDA's API of metrics", PATIENCE_SECONDS)
         self.scale_by_keda()
-        self.wait_for_replicas(0, PATIENCE_SECONDS)
+        # A pod that ends would answer the first request.
+        pods = f"/api/v1/namespaces/{self.namespace}/pods"
+        self.wait(lambda: not self.api.get(pods)["items"], "the end of the pods", PATIENCE_SECONDS)
         streams = self.streams()
         woken, ready = math.inf, {}
         with ThreadPoolExecutor() as threads:
