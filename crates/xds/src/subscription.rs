@@ -120,10 +120,10 @@ impl ClientSubscriptions {
     pub(crate) fn respond(&mut self, table: &ResourceTable) -> Option<SubscriptionResponse> {
         // New Clusters come before the routes that name them, and removed ones go after the client has the routes that
         // do not, so that no request is for a Cluster that is not there.
-        let due = self.due(table, true).or_else(|| {
-            let has_routes = |kind| !self.types.get(&kind).is_some_and(|it| it.is_awaited);
-            let may_remove =
-                has_routes(ResourceType::Listener) && has_routes(ResourceType::RouteConfiguration);
+        let has_routes = self.has_routes(table);
+        let due = self.due(table, !has_routes).or_else(|| {
+            // The others may have shown that the client has the routes now.
+            let may_remove = !has_routes && self.has_routes(table);
             if may_remove { self.due(table, false) } else { None }
         });
         let (kind, due) = due?;
@@ -140,6 +140,12 @@ impl ClientSubscriptions {
             resources: due.resources,
             removed: due.removed,
         })
+    }
+
+    /// True if the client is known to have all routes that it asks for.
+    fn has_routes(&self, table: &ResourceTable) -> bool {
+        let mut routes = self.types.iter().filter(|(kind, _)| !kind.is_named_by_routes());
+        routes.all(|(kind, subscription)| subscription.is_settled(table.version(*kind)))
     }
 
     /// Returns what is due of the first type of which something is.

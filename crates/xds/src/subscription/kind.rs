@@ -205,6 +205,11 @@ impl TypeSubscription {
         }
     }
 
+    /// True if the client lacks nothing of this version of the resources, and has accepted or rejected all of them.
+    pub(super) fn is_settled(&self, version: u64) -> bool {
+        !self.is_awaited && self.settled == Some(version)
+    }
+
     /// Returns the resources of the next response, and counts them as sent. `None`: there is nothing to send. Without
     /// removals, a response that has all resources is sent only if one of them is new or has changed.
     pub(super) fn due(
