@@ -29,10 +29,15 @@ impl SheaveProcess {
         Ok(Http1TestClient::connect(self.admin).await?.get(path).await?)
     }
 
+    /// Returns an answer in JSON.
+    pub async fn admin_json(&self, path: &str) -> Result<Value> {
+        let response = self.admin_get(path).await?;
+        ensure!(response.status() == 200, "{path}: {response:?}");
+        Ok(serde_json::from_slice(&response.body)?)
+    }
+
     pub async fn backends(&self) -> Result<Vec<AdminBackend>> {
-        let response = self.admin_get("/api/v1/backends").await?;
-        ensure!(response.status() == 200, "backends: {response:?}");
-        let views: Value = serde_json::from_slice(&response.body)?;
+        let views = self.admin_json("/api/v1/backends").await?;
         let views = views["backends"].as_array().context("backends")?;
         views.iter().map(backend).collect()
     }

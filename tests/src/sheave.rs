@@ -179,11 +179,17 @@ impl SheaveProcess {
 
     /// Returns the time of CPUs that it has used.
     pub fn cpu_time(&self) -> Result<Duration> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.process_id()?.as_raw_pid()))?;
-        // After the name in parentheses; in user mode, then in the kernel (proc_pid_stat(5)).
-        let fields = stat.rsplit(") ").next().context("fields")?.split(' ').skip(11).take(2);
+        // In user mode, then in the kernel.
+        let statistics = self.statistics()?;
+        let fields = statistics.split(' ').skip(11).take(2);
         let ticks = fields.map(str::parse::<u64>).sum::<Result<u64, _>>()?;
         Ok(Duration::from_secs_f64(ticks as f64 / clock_ticks_per_second() as f64))
+    }
+
+    /// Returns the statistics of the process after its name, its state first (proc_pid_stat(5)).
+    pub fn statistics(&self) -> Result<String> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.process_id()?.as_raw_pid()))?;
+        Ok(stat.rsplit(") ").next().context("fields")?.to_owned())
     }
 }
 

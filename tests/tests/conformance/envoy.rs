@@ -13,11 +13,11 @@ use tests::configuration::TempDirectory;
 use tests::sheave::run;
 use tests::{
     ConfigDirectory, Endpoint, EndpointBehaviour, Http1TestClient, Http1TestResponse, Result,
-    ServeStep, SheaveProcess, eventually, objects,
+    ServeStep, SheaveProcess, eventually,
 };
 use tokio::process::Child;
 
-use crate::proxyless::site::{CertificateFolder, guide_block};
+use crate::proxyless::site::{CertificateFolder, guide_block, set_endpoints};
 use crate::tools;
 
 const HOST: &str = "store.shop";
@@ -133,7 +133,7 @@ async fn envoy_shows_a_certificate_and_serves_while_sheave_is_away() -> Result {
     ensure!(client.get("/", &[]).await?.status() == 200);
     let arguments = ["--xds", &address, "--xds-certs", certs];
     site.sheave = SheaveProcess::serve_with(&site.configuration, &arguments).await?;
-    let status = async || site.status().await;
+    let status = async || site.sheave.admin_json("/api/v1/xds").await;
     eventually("the client again", status, |status| status["clients"] == 1).await?;
     let added = server("added").await?;
     set_endpoints(&site.configuration, "store-v1", &[added.address])?;
@@ -151,16 +151,6 @@ async fn server(name: &str) -> Result<Endpoint> {
     let length = name.len();
     let response = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{name}");
     Endpoint::start(EndpointBehaviour::answering(&response)).await
-}
-
-fn set_endpoints(
-    configuration: &ConfigDirectory,
-    service: &str,
-    endpoints: &[SocketAddr],
-) -> Result {
-    let slices = objects::slices(service, endpoints).into_iter();
-    let slices: Vec<_> = slices.map(|it| objects::in_namespace("shop", it)).collect();
-    Ok(configuration.write(&format!("{service}.yaml"), &slices)?)
 }
 
 /// Sheave with the configuration of the guide, and three servers.
@@ -217,14 +207,9 @@ impl EnvoyFixture {
         EnvoyProcess::start(&bootstrap).await
     }
 
-    async fn status(&self) -> Result<Value> {
-        let response = self.sheave.admin_get("/api/v1/xds").await?;
-        Ok(serde_json::from_slice(&response.body)?)
-    }
-
     /// Neither side knows of a response that the Envoy has rejected.
     async fn expect_no_rejection(&self, envoy: &EnvoyProcess) -> Result {
-        let status = self.status().await?;
+        let status = self.sheave.admin_json("/api/v1/xds").await?;
         ensure!(status["rejections"] == json!([]), "{status}");
         let counts = envoy.admin_text("/stats?filter=update_rejected").await?;
         ensure!(counts.lines().count() > 1, "{counts}");

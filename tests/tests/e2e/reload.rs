@@ -187,8 +187,7 @@ async fn sighup_reloads_the_configuration() -> Result {
 
 /// Returns the addresses of all listeners, with the ports that the kernel has chosen.
 async fn listener_addresses(fixture: &HttpFixture) -> Result<Vec<SocketAddr>> {
-    let response = fixture.sheave.admin_get("/api/v1/listeners").await?;
-    let views: Value = serde_json::from_slice(&response.body)?;
+    let views = fixture.sheave.admin_json("/api/v1/listeners").await?;
     let views = views["listeners"].as_array().context("listeners")?.iter();
     views.map(|view| Ok(view["address"].as_str().context("address")?.parse()?)).collect()
 }
@@ -218,8 +217,7 @@ fn two_listeners(ports: [u16; 2]) -> Vec<Value> {
 
 /// Returns the name and the port of each listener.
 async fn listener_names(fixture: &HttpFixture) -> Result<Vec<(String, u16)>> {
-    let response = fixture.sheave.admin_get("/api/v1/listeners").await?;
-    let views: Value = serde_json::from_slice(&response.body)?;
+    let views = fixture.sheave.admin_json("/api/v1/listeners").await?;
     let views = views["listeners"].as_array().context("listeners")?.iter();
     views
         .map(|view| {

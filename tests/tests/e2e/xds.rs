@@ -7,7 +7,6 @@ pub(crate) mod client;
 mod scale;
 
 use anyhow::Context;
-use serde_json::Value;
 use tests::{ConfigDirectory, Result, SheaveProcess, eventually};
 
 use client::{DiscoveryStream, LoadReporter};
@@ -33,8 +32,7 @@ spec:
 
 /// Returns the condition of the route: its status, its reason and its message.
 async fn condition(sheave: &SheaveProcess) -> Result<[String; 3]> {
-    let response = sheave.admin_get("/api/v1/config").await?;
-    let config: Value = serde_json::from_slice(&response.body)?;
+    let config = sheave.admin_json("/api/v1/config").await?;
     let statuses = config["statuses"].as_array().context("statuses")?;
     let route = statuses.iter().find(|it| it["kind"] == "HTTPRoute").context("a route")?;
     let conditions = &route["status"]["parents"][0]["conditions"];
@@ -99,8 +97,7 @@ async fn load_of_a_client_counts_until_it_goes() -> Result {
     eventually("the end of the client", in_flight, |count| *count == 0.0).await?;
     let issued = sheave.metric_sum("sheave_xds_backend_requests_total").await?;
     assert!(issued > 0.0, "{issued}");
-    let response = sheave.admin_get("/api/v1/xds").await?;
-    let status: Value = serde_json::from_slice(&response.body)?;
+    let status = sheave.admin_json("/api/v1/xds").await?;
     assert_eq!(status["load"][0]["backend"], "shop/web:80", "{status}");
     Ok(())
 }

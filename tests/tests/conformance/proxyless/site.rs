@@ -130,13 +130,8 @@ impl ProxylessFixture {
         GrpcClient::start(library, target, folder, certificates)
     }
 
-    pub(super) async fn status(&self) -> Result<Value> {
-        let response = self.sheave.admin_get("/api/v1/xds").await?;
-        Ok(serde_json::from_slice(&response.body)?)
-    }
-
     pub(super) async fn expect_no_rejection(&self) -> Result {
-        let status = self.status().await?;
+        let status = self.sheave.admin_json("/api/v1/xds").await?;
         ensure!(status["rejections"] == Value::Array(Vec::new()), "{status}");
         Ok(())
     }
@@ -153,7 +148,8 @@ pub(crate) fn guide_block(text: &str) -> &'static str {
     blocks.into_iter().find(|it| it.contains(text)).expect("the guide has such a block")
 }
 
-fn set_endpoints(
+/// Replaces the endpoints of a Service of the namespace `shop`.
+pub(crate) fn set_endpoints(
     configuration: &ConfigDirectory,
     service: &str,
     endpoints: &[SocketAddr],

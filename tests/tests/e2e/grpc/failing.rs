@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, ensure};
-use serde_json::{Value, json};
+use serde_json::json;
 use tests::http2::{Http2TestClient, Http2TestEndpoint, ReceivedRequest};
 use tests::{Result, eventually, grpc, objects};
 
@@ -91,8 +91,7 @@ fn call_count(server: &Http2TestEndpoint) -> usize {
 async fn wait_for_health(site: &GrpcFixture, server: &Http2TestEndpoint, expected: &str) -> Result {
     let address = server.address.to_string();
     let observe = async || {
-        let response = site.sheave.admin_get("/api/v1/backends").await?;
-        let views: Value = serde_json::from_slice(&response.body)?;
+        let views = site.sheave.admin_json("/api/v1/backends").await?;
         let endpoints = views["backends"][0]["endpoints"].as_array().context("endpoints")?;
         let view = endpoints.iter().find(|view| view["address"] == address.as_str());
         Ok(view.context("the server")?["health"].as_str().map(str::to_owned))

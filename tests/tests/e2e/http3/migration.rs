@@ -62,8 +62,7 @@ async fn no_request_fails_during_client_migration_and_reloads() -> Result {
 }
 
 async fn generation(site: &Http3Fixture) -> Result<u64> {
-    let response = site.sheave.admin_get("/api/v1/config").await?;
-    let config: Value = serde_json::from_slice(&response.body)?;
+    let config = site.sheave.admin_json("/api/v1/config").await?;
     config["generation"].as_u64().context("a generation")
 }
 

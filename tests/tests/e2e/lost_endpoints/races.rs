@@ -4,7 +4,6 @@
 //! Sheave is stopped meanwhile, so that it finds the request and the end of the connection at the
 //! same time.
 
-use std::fs;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -37,12 +36,8 @@ enum FirstEvent {
 
 async fn stop_process(sheave: &SheaveProcess) -> Result {
     sheave.signal(Signal::STOP)?;
-    let path = format!("/proc/{}/stat", sheave.process_id()?.as_raw_pid());
-    let state = async || {
-        let stat = fs::read_to_string(&path)?;
-        Ok(stat.rsplit(") ").next().context("a state")?.to_owned())
-    };
-    eventually("sheave is stopped", state, |state| state.starts_with('T')).await?;
+    let statistics = async || sheave.statistics();
+    eventually("sheave is stopped", statistics, |it| it.starts_with('T')).await?;
     Ok(())
 }
 
