@@ -1,10 +1,10 @@
 //! Hosts that an Ingress serves besides those of its rules, and TLS that is not terminated.
 
 use super::value::{parse_bool, parse_list};
+use crate::matching::HostPattern;
 
 /// Largest number of aliases of each host.
 const MAX_ALIASES: usize = 64;
-use crate::matching::HostPattern;
 
 /// An annotation about hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,7 +26,7 @@ pub(super) fn parse_number(value: &str, least: u32, most: u32) -> Result<u32, St
     number.ok_or_else(|| format!("must be a whole number from {least} to {most}, is {value}"))
 }
 
-/// Parses a list that is separated by commas, with at most so many entries. Empty entries have no meaning.
+/// Parses a list that is separated by commas, with at most `most` entries. Empty entries have no meaning.
 pub(super) fn parse_list(value: &str, most: usize) -> Result<Vec<&str>, String> {
     let entries = value.split(',').map(str::trim).filter(|entry| !entry.is_empty());
     let entries: Vec<_> = entries.collect();
