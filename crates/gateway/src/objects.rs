@@ -67,6 +67,8 @@ mod route_target;
 mod rate_limit_policy;
 /// `SecurityPolicy`.
 mod security_policy;
+/// `TrafficPolicy`.
+mod traffic_policy;
 /// `AddressPool`.
 mod address_pool;
 /// `BgpPeer`.
@@ -154,6 +156,7 @@ pub use shorthand::{
 };
 pub use stream_route::{StreamBackendRef, StreamRouteRule, StreamRouteSpec};
 pub use tls_route::TlsRouteSpec;
+pub use traffic_policy::{TrafficLimits, TrafficPolicySpec};
 
 /// An object of a supported kind. Objects are shared, not copied, because there may be thousands.
 #[derive(Clone, Debug, PartialEq)]
@@ -204,6 +207,8 @@ pub enum ApiObject {
     RateLimitPolicy(SharedObject<RateLimitPolicySpec>),
     /// A SecurityPolicy.
     SecurityPolicy(SharedObject<SecurityPolicySpec>),
+    /// A TrafficPolicy.
+    TrafficPolicy(SharedObject<TrafficPolicySpec>),
     /// Addresses for Services of type LoadBalancer.
     AddressPool(SharedObject<AddressPoolSpec>),
     /// A router to which addresses are announced.

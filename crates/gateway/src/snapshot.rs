@@ -11,6 +11,8 @@ mod settings;
 mod rate_limit;
 /// Clients that may send requests.
 mod security;
+/// Handling of requests.
+mod traffic;
 /// TLS termination at listeners, and TLS to endpoints.
 mod tls;
 
@@ -35,6 +37,7 @@ pub use tls::{
     ClientCertificates, EndpointTls, ListenerTls, PrivateKey, RevocationCheck, SniRule,
     SubjectName, TlsCertificate, TlsPayload, TlsTermination, TrustAnchors,
 };
+pub use traffic::TrafficSettings;
 
 use ipnet::IpNet;
 

@@ -75,6 +75,8 @@ mod route_policy;
 mod rate_limit;
 /// SecurityPolicies.
 mod security;
+/// TrafficPolicies.
+mod traffic;
 /// Policies of requests of all kinds.
 mod request_policies;
 /// Settings of one rule that come from policies.

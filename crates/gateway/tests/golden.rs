@@ -465,6 +465,7 @@ fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> String {
         let limits = &snapshot.rate_limits[it];
         format!("rate limit {} at {}", limits.policy, limits.target)
     }));
+    parts.extend(filters.traffic.as_ref().map(|it| format!("{it:?}")));
     parts.extend(filters.cors.as_ref().map(|it| format!("{it:?}")));
     parts.extend(filters.redirect.as_ref().map(|it| format!("{it:?}")));
     parts.extend(filters.rewrite.as_ref().map(|it| format!("{it:?}")));
@@ -497,10 +498,11 @@ fn request(line: &str, snapshot: &Snapshot) -> Option<String> {
             rule.map_or_else(
                 || "nothing".to_owned(),
                 |it| format!(
-                    "{}{}{}",
+                    "{}{}{}{}",
                     shares(it, snapshot),
                     security_of(it),
-                    rate_limit(it, snapshot)
+                    rate_limit(it, snapshot),
+                    traffic(it)
                 )
             )
         )
@@ -530,6 +532,12 @@ fn rate_limit(rule: &Rule, snapshot: &Snapshot) -> String {
     let index = rule.filters.as_ref().and_then(|filters| filters.rate_limit);
     let limits = index.map(|index| &snapshot.rate_limits[index]);
     limits.map(|it| format!(" (limited by {} at {})", it.policy, it.target)).unwrap_or_default()
+}
+
+/// Returns the policy that says how requests of a rule are handled, if there is one.
+fn traffic(rule: &Rule) -> String {
+    let settings = rule.filters.as_ref().and_then(|filters| filters.traffic.as_ref());
+    settings.map(|it| format!(", {it:?}")).unwrap_or_default()
 }
 
 /// Parses `HOST PATH[?QUERY] [METHOD] [NAME:VALUE]...`.

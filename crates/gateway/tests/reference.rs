@@ -7,7 +7,7 @@ use std::path::Path;
 
 use gateway::objects::{
     AddressPoolSpec, BackendPolicySpec, BgpPeerSpec, ClientPolicySpec, RateLimitPolicySpec,
-    SecurityPolicySpec, schema,
+    SecurityPolicySpec, TrafficPolicySpec, schema,
 };
 use serde_json::{Map, Value, json};
 
@@ -23,7 +23,7 @@ struct PublishedPolicy {
     is_namespaced: bool,
 }
 
-fn policies() -> [PublishedPolicy; 6] {
+fn policies() -> [PublishedPolicy; 7] {
     [
         PublishedPolicy {
             kind: "BackendPolicy",
@@ -47,6 +47,12 @@ fn policies() -> [PublishedPolicy; 6] {
             kind: "SecurityPolicy",
             plural: "securitypolicies",
             spec: schema::<SecurityPolicySpec>(),
+            is_namespaced: true,
+        },
+        PublishedPolicy {
+            kind: "TrafficPolicy",
+            plural: "trafficpolicies",
+            spec: schema::<TrafficPolicySpec>(),
             is_namespaced: true,
         },
         PublishedPolicy {

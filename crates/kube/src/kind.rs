@@ -61,7 +61,7 @@ const CERTIFICATE_SECRETS_SELECTOR: &str = "type!=kubernetes.io/service-account-
 
 /// Every watched kind. Pods are not watched: they change far more often than EndpointSlices and add
 /// no information.
-pub(crate) const KINDS: [WatchedKind; 26] = [
+pub(crate) const KINDS: [WatchedKind; 27] = [
     WatchedKind {
         field_selector: Some("metadata.name=gateways.gateway.networking.k8s.io"),
         is_namespaced: false,
@@ -81,6 +81,7 @@ pub(crate) const KINDS: [WatchedKind; 26] = [
     kind_with_entries(SHEAVE, "v1alpha1", "ClientPolicy", "clientpolicies"),
     kind_with_entries(SHEAVE, "v1alpha1", "RateLimitPolicy", "ratelimitpolicies"),
     kind_with_entries(SHEAVE, "v1alpha1", "SecurityPolicy", "securitypolicies"),
+    kind_with_entries(SHEAVE, "v1alpha1", "TrafficPolicy", "trafficpolicies"),
     WatchedKind {
         is_namespaced: false,
         ..watched_kind(SHEAVE, "v1alpha1", ADDRESS_POOL, "addresspools")

@@ -65,6 +65,11 @@ impl RequestFilters {
         self.rule.filters.as_ref()?.rate_limit
     }
 
+    /// Returns the maximum size of the request's body, if it is not that of the listener.
+    pub(crate) fn max_body_bytes(&self) -> Option<u64> {
+        self.rule.filters.as_ref()?.traffic.as_ref()?.max_body_bytes
+    }
+
     /// Answers in place of the endpoint if a filter requires it. Returns true if the response's
     /// head is complete.
     pub(crate) fn answer(

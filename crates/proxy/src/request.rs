@@ -260,7 +260,8 @@ fn endpoint_protocol(context: &RequestContext<'_>, settings: &BackendSettings) -
 /// Prepares the request for sending: rewrites its head and sets up its body for the endpoint's protocol.
 fn prepare(context: &mut RequestContext<'_>, policy: &RequestPolicy<'_>) -> Result<(), Failure> {
     let Exchange { request, filters: filtering, upload, owes_continue, .. } = context.exchange;
-    let most = policy.client.max_body_bytes.unwrap_or(u64::MAX);
+    let of_rule = filtering.as_ref().and_then(RequestFilters::max_body_bytes);
+    let most = of_rule.or(policy.client.max_body_bytes).unwrap_or(u64::MAX);
     if matches!(request.framing, BodyFraming::Length(length) if length > most) {
         return Err(Failure::BodyTooLarge);
     }

@@ -164,11 +164,13 @@ async fn nginx_annotations_limit_divert_and_permit_requests() -> Result {
     let share = annotations(json!({ "canary": "true", "canary-by-header": "X-Canary" }));
     let in_flight = annotations(json!({ "limit-connections": "1" }));
     let cors = annotations(json!({ "enable-cors": "true" }));
+    let sized = annotations(json!({ "proxy-body-size": "1k" }));
     let mut all = vec![
         ingress_class(),
         ingress("limited", limits, limited),
         ingress("main", cors, json!({ "rules": [of_host("c.test", "shop")] })),
         ingress("canary", share, json!({ "rules": [of_host("c.test", "canary")] })),
+        ingress("sized", sized, json!({ "rules": [of_host("e.test", "shop")] })),
         ingress("busy", in_flight, json!({ "rules": [of_host("d.test", "busy")] })),
     ];
     for (name, endpoint) in [("shop", &shop), ("canary", &canary), ("busy", &busy)] {
@@ -193,6 +195,12 @@ async fn nginx_annotations_limit_divert_and_permit_requests() -> Result {
         ensure!(response.field("access-control-allow-credentials").is_none(), "{response:?}");
         let counts = (canary.counts().requests, shop.counts().requests - before);
         ensure!(counts == (of_canary, of_main), "{value}: {counts:?}");
+    }
+    for (bytes, status) in [(1024, 200), (1025, 413)] {
+        let mut client = Http1TestClient::connect(sheave.address()).await?;
+        let fields = [("Host", "e.test")];
+        let response = client.exchange("POST", "/", &fields, &vec![b'a'; bytes]).await?;
+        ensure!(response.status() == status, "{bytes}: {response:?}");
     }
     let mut first = Http1TestClient::connect(sheave.address()).await?;
     first.send("GET / HTTP/1.1\r\nHost: d.test\r\n\r\n").await?;

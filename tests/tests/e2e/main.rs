@@ -52,6 +52,8 @@ mod reload;
 mod rate_limits;
 /// Clients that are allowed and denied by their addresses.
 mod client_addresses;
+/// Limits of the size of bodies.
+mod body_limits;
 /// Endpoint selection and connection reuse.
 mod choosing;
 /// New endpoints under kept-alive connections.

@@ -13,7 +13,7 @@ use super::{
     GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec, InvalidObject, ListenerSetSpec,
     NamespaceSpec, NetworkPolicySpec, NodeFields, ObjectMeta, PartialPolicy, RateLimitPolicySpec,
     ReferenceGrantSpec, SecretSpec, SecurityPolicySpec, ServiceSpec, SharedObject, StreamRouteSpec,
-    TlsRouteSpec, TypedObject,
+    TlsRouteSpec, TrafficPolicySpec, TypedObject,
 };
 use crate::problem::{self, ObjectOrigin, ObjectProblem};
 
@@ -143,7 +143,7 @@ const GATEWAY_API_LATER: &[&str] = &[
 ];
 const SHEAVE: &[&str] = &["sheave.dev/v1alpha1"];
 
-static KINDS: [ObjectKind; 25] = [
+static KINDS: [ObjectKind; 26] = [
     ObjectKind {
         name: "Namespace",
         versions: &["v1"],
@@ -281,6 +281,12 @@ static KINDS: [ObjectKind; 25] = [
         versions: SHEAVE,
         schema: LazyLock::new(schema::<SecurityPolicySpec>),
         read: |reader, raw| reader.read_spec(raw).map(ApiObject::SecurityPolicy),
+    },
+    ObjectKind {
+        name: "TrafficPolicy",
+        versions: SHEAVE,
+        schema: LazyLock::new(schema::<TrafficPolicySpec>),
+        read: |reader, raw| reader.read_spec(raw).map(ApiObject::TrafficPolicy),
     },
     ObjectKind {
         name: "AddressPool",

@@ -7,6 +7,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::security::SecuritySettings;
+use super::traffic::TrafficSettings;
 
 /// Changes to requests and responses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub struct RouteFilters {
     /// The limits of the rate of requests, which come before the other filters: an index into
     /// [`Snapshot::rate_limits`](super::Snapshot::rate_limits).
     pub rate_limit: Option<usize>,
+    /// The handling of requests that a TrafficPolicy sets.
+    pub traffic: Option<Arc<TrafficSettings>>,
     /// Cross-origin requests that are allowed (CORS). A preflight request is answered at once.
     pub cors: Option<CorsPolicy>,
     /// The redirect that is sent instead of a response of an endpoint.

@@ -111,8 +111,9 @@ impl FiltersDraft {
             share: *share,
         };
         let mirrors = self.mirrors.iter().map(mirror).collect();
-        let RulePolicies { rate_limit, security } = policies;
-        let filters = RouteFilters { mirrors, rate_limit, security, ..self.filters.clone() };
+        let RulePolicies { rate_limit, security, traffic } = policies;
+        let filters =
+            RouteFilters { mirrors, rate_limit, security, traffic, ..self.filters.clone() };
         (filters != RouteFilters::default()).then(|| Box::new(filters))
     }
 }

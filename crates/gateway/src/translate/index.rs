@@ -12,13 +12,14 @@ use crate::objects::{
     GrantTo, GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec, InvalidObject,
     LabelSelector, ListenerSetSpec, NamespaceSpec, NetworkPolicySpec, ObjectMeta, PartialPolicy,
     RateLimitPolicySpec, ReferenceGrantSpec, SecretSpec, SecurityPolicySpec, ServiceSpec,
-    StreamRouteSpec, TlsRouteSpec, TypedObject, namespace_labels,
+    StreamRouteSpec, TlsRouteSpec, TrafficPolicySpec, TypedObject, namespace_labels,
 };
 use crate::translation_settings::TranslationSettings;
 
 pub(super) const BACKEND_POLICY: &str = "BackendPolicy";
 pub(super) const RATE_LIMIT_POLICY: &str = "RateLimitPolicy";
 pub(super) const SECURITY_POLICY: &str = "SecurityPolicy";
+pub(super) const TRAFFIC_POLICY: &str = "TrafficPolicy";
 pub(super) const BACKEND_TLS_POLICY: &str = "BackendTLSPolicy";
 
 /// A namespace and a name.
@@ -62,6 +63,7 @@ pub(super) struct ObjectIndex<'a> {
     pub(super) client_policies: ObjectsByName<'a, ClientPolicySpec>,
     pub(super) rate_limit_policies: ObjectsByName<'a, RateLimitPolicySpec>,
     pub(super) security_policies: ObjectsByName<'a, SecurityPolicySpec>,
+    pub(super) traffic_policies: ObjectsByName<'a, TrafficPolicySpec>,
     /// By name only, because pools have no namespace.
     pub(super) address_pools: ObjectsByName<'a, AddressPoolSpec>,
     /// By name only, because routers have no namespace.
@@ -176,6 +178,9 @@ impl<'a> ObjectIndex<'a> {
                 }
                 ApiObject::SecurityPolicy(it) => {
                     add(&mut index.security_policies, SECURITY_POLICY, name(it), it, report);
+                }
+                ApiObject::TrafficPolicy(it) => {
+                    add(&mut index.traffic_policies, TRAFFIC_POLICY, name(it), it, report);
                 }
                 ApiObject::AddressPool(pool) => {
                     let name = ("", &*pool.metadata.name);

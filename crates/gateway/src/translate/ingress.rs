@@ -27,7 +27,7 @@ mod path;
 mod filter;
 /// BackendPolicies from annotations.
 mod policy;
-/// RateLimitPolicies and SecurityPolicies from annotations.
+/// Policies of requests from annotations.
 mod request_policy;
 /// Attribution of problems to Ingresses.
 mod source;

@@ -3,7 +3,9 @@
 use std::slice;
 
 use super::attach::{AttachmentRequest, ParentIndex};
-use super::index::{BACKEND_POLICY, ObjectIndex, RATE_LIMIT_POLICY, SECURITY_POLICY};
+use super::index::{
+    BACKEND_POLICY, ObjectIndex, RATE_LIMIT_POLICY, SECURITY_POLICY, TRAFFIC_POLICY,
+};
 use super::listener::{GatewayContext, is_gateway_api, is_ours};
 use super::listener_set;
 use super::report::{TranslationReport, ValidationFault, condition};
@@ -11,9 +13,9 @@ use super::route_policy::RoutePolicy;
 use crate::addresses::AddressAssignment;
 use crate::objects::{
     InvalidObject, InvalidObjectTarget, ObjectMeta, ParentRef, RateLimitPolicySpec,
-    RouteTargetKind, SecurityPolicySpec, TypedObject,
+    RouteTargetKind, SecurityPolicySpec, TrafficPolicySpec, TypedObject,
 };
-use crate::snapshot::{RateLimitSettings, SecuritySettings};
+use crate::snapshot::{RateLimitSettings, SecuritySettings, TrafficSettings};
 use crate::status::{
     ConditionReason, ConditionType, GatewayStatus, ParentStatus, StatusCondition, StatusDetail,
     TargetStatus,
@@ -33,7 +35,9 @@ pub(super) fn statuses(
             listener_set::KIND => listener_set(object, gateways, report),
             BACKEND_POLICY => policy("Service", object, report),
             "ClientPolicy" => policy("Gateway", object, report),
-            RATE_LIMIT_POLICY | SECURITY_POLICY => policy("Gateway", object, report),
+            RATE_LIMIT_POLICY | SECURITY_POLICY | TRAFFIC_POLICY => {
+                policy("Gateway", object, report)
+            }
             "BgpPeer" => {
                 let refused =
                     refusal(ConditionType::Accepted, ConditionReason::Invalid, &object.spec);
@@ -131,11 +135,13 @@ fn policy(
     }
     let consequence = match object.spec.kind {
         SECURITY_POLICY => <SecurityPolicySpec as RoutePolicy<SecuritySettings>>::CONSEQUENCE,
+        TRAFFIC_POLICY => <TrafficPolicySpec as RoutePolicy<TrafficSettings>>::CONSEQUENCE,
         _ => <RateLimitPolicySpec as RoutePolicy<RateLimitSettings>>::CONSEQUENCE,
     };
     let message = format!("{}; {consequence}", object.spec.message);
     let kind_of = |target: &InvalidObjectTarget| {
-        let is_one_of_several = [RATE_LIMIT_POLICY, SECURITY_POLICY].contains(&object.spec.kind);
+        let is_one_of_several =
+            [RATE_LIMIT_POLICY, SECURITY_POLICY, TRAFFIC_POLICY].contains(&object.spec.kind);
         let kind = target.kind.as_deref().filter(|_| is_one_of_several)?;
         RouteTargetKind::find(kind).map(RouteTargetKind::name)
     };

@@ -10,12 +10,14 @@ use super::report::TranslationReport;
 use super::route_policy::route_policies;
 use super::rule_policies::RulePolicies;
 use super::security::SecurityPolicies;
+use super::traffic::TrafficPolicies;
 use crate::snapshot::RateLimitSettings;
 
 /// The policies that attach to Gateways and routes.
 pub(super) struct RequestPolicies<'a> {
     rate_limits: RateLimitPolicies<'a>,
     security: SecurityPolicies<'a>,
+    traffic: TrafficPolicies<'a>,
 }
 
 impl<'a> RequestPolicies<'a> {
@@ -24,6 +26,7 @@ impl<'a> RequestPolicies<'a> {
         Self {
             rate_limits: route_policies(index, &index.rate_limit_policies, report),
             security: route_policies(index, &index.security_policies, report),
+            traffic: route_policies(index, &index.traffic_policies, report),
         }
     }
 
@@ -32,6 +35,7 @@ impl<'a> RequestPolicies<'a> {
         RulePolicies {
             rate_limit: self.rate_limits.of_rule(origin),
             security: self.security.of_rule(origin).map(|it| Arc::clone(self.security.get(it))),
+            traffic: self.traffic.of_rule(origin).map(|it| Arc::clone(self.traffic.get(it))),
         }
     }
 
@@ -42,9 +46,11 @@ impl<'a> RequestPolicies<'a> {
         listener: &ListenerContext<'_>,
     ) -> RulePolicies {
         let security = self.security.of_listener(gateway, listener);
+        let traffic = self.traffic.of_listener(gateway, listener);
         RulePolicies {
             rate_limit: self.rate_limits.of_listener(gateway, listener),
             security: security.map(|it| Arc::clone(self.security.get(it))),
+            traffic: traffic.map(|it| Arc::clone(self.traffic.get(it))),
         }
     }
 

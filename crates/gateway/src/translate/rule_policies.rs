@@ -2,26 +2,36 @@
 
 use std::sync::Arc;
 
-use crate::snapshot::{RouteFilters, SecuritySettings};
+use crate::snapshot::{RouteFilters, SecuritySettings, TrafficSettings};
 
 /// Settings that policies add to a rule.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq)]
 pub(super) struct RulePolicies {
     pub(super) rate_limit: Option<usize>,
     pub(super) security: Option<Arc<SecuritySettings>>,
+    pub(super) traffic: Option<Arc<TrafficSettings>>,
 }
 
 impl RulePolicies {
+    /// Returns the settings that a rule has already.
+    fn of(filters: &RouteFilters) -> Self {
+        let RouteFilters { rate_limit, security, traffic, .. } = filters;
+        Self { rate_limit: *rate_limit, security: security.clone(), traffic: traffic.clone() }
+    }
+
     /// Returns the filters of a rule with what it lacks; `None` if it lacks nothing that is here.
-    pub(super) fn fill(self, own: Option<&RouteFilters>) -> Option<RouteFilters> {
-        let own_limit = own.and_then(|it| it.rate_limit);
-        let own_security = own.and_then(|it| it.security.as_ref());
-        let adds_limit = own_limit.is_none() && self.rate_limit.is_some();
-        let adds_security = own_security.is_none() && self.security.is_some();
-        (adds_limit || adds_security).then(|| RouteFilters {
-            rate_limit: own_limit.or(self.rate_limit),
-            security: own_security.cloned().or(self.security),
-            ..own.cloned().unwrap_or_default()
-        })
+    pub(super) fn fill(self, filters: Option<&RouteFilters>) -> Option<RouteFilters> {
+        let own = filters.map(Self::of).unwrap_or_default();
+        let filled = Self {
+            rate_limit: own.rate_limit.or(self.rate_limit),
+            security: own.security.clone().or(self.security),
+            traffic: own.traffic.clone().or(self.traffic),
+        };
+        if filled == own {
+            return None;
+        }
+        let Self { rate_limit, security, traffic } = filled;
+        let filters = filters.cloned().unwrap_or_default();
+        Some(RouteFilters { rate_limit, security, traffic, ..filters })
     }
 }

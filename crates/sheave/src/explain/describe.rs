@@ -9,7 +9,7 @@ use gateway::matching::{
 use gateway::snapshot::{
     AllowList, ClientAddressRules, CongestionControl, EndpointSpec, HeaderEdits, Http3Settings,
     KeyedRateLimit, ListenerTls, MirrorPolicy, PathRewrite, RateLimitKey, RateLimitSettings,
-    RedirectAction, RouteFilters, Rule, SecuritySettings, Snapshot, TlsPayload,
+    RedirectAction, RouteFilters, Rule, SecuritySettings, Snapshot, TlsPayload, TrafficSettings,
 };
 use ipnet::IpNet;
 
@@ -159,6 +159,7 @@ pub(super) fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> Vec<String
     let RouteFilters {
         security,
         rate_limit,
+        traffic,
         cors,
         redirect,
         rewrite,
@@ -170,6 +171,7 @@ pub(super) fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> Vec<String
     if let Some(limits) = rate_limit.map(|index| &snapshot.rate_limits[index]) {
         lines.extend(limits.limits.iter().map(|limit| rate_limit_line(limits, limit)));
     }
+    lines.extend(traffic.iter().flat_map(|it| traffic_lines(it)));
     if let Some(cors) = cors {
         let origins = match &cors.origins {
             AllowList::Any => "every origin".to_owned(),
@@ -217,6 +219,12 @@ fn rate_limit_line(policy: &RateLimitSettings, keyed: &KeyedRateLimit) -> String
     let rate =
         format!("{} requests in {:?}, {} at once", limit.requests, limit.period, limit.burst);
     format!("{rate}{key} (RateLimitPolicy {} of {})", policy.policy, policy.target)
+}
+
+fn traffic_lines(settings: &TrafficSettings) -> Vec<String> {
+    let TrafficSettings { policy, max_body_bytes } = settings;
+    let body = max_body_bytes.map(|most| format!("request body up to {most} bytes, else 413"));
+    body.into_iter().map(|line| format!("{line} (TrafficPolicy {policy})")).collect()
 }
 
 fn redirection(redirect: &RedirectAction) -> String {

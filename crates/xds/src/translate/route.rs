@@ -98,6 +98,7 @@ fn obstacle(filters: &RouteFilters) -> Option<&'static str> {
 fn ignored_filters(filters: &RouteFilters) -> impl Iterator<Item = &'static str> + use<> {
     let ignored = [
         (filters.rate_limit.is_some(), "a limit of the rate of requests"),
+        (filters.traffic.is_some(), "a TrafficPolicy"),
         (!filters.mirrors.is_empty(), "copies of requests"),
         (!filters.request_headers.is_empty(), "changes to header fields of requests"),
         (!filters.response_headers.is_empty(), "changes to header fields of responses"),

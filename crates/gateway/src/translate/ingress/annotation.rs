@@ -20,12 +20,15 @@ mod rate;
 mod redirect;
 /// Changes to the request that an endpoint gets.
 mod rewrite;
+/// Limits of the size of requests.
+mod traffic;
 
 use super::super::index::ObjectIndex;
 use super::super::report::TranslationReport;
 use super::dialect::{AnnotationDialect, AnnotationKey};
 use crate::objects::{
-    BackendPolicySpec, ClientAddressAccess, CorsFilter, IngressSpec, RequestRateLimit, TypedObject,
+    BackendPolicySpec, ClientAddressAccess, CorsFilter, IngressSpec, RequestRateLimit,
+    TrafficLimits, TypedObject,
 };
 
 pub(super) use backend::BackendAnnotation;
@@ -41,6 +44,7 @@ pub(super) use rate::RateAnnotation;
 use rate::RateAnnotations;
 pub(super) use redirect::{IngressRedirects, RedirectAnnotation};
 pub(super) use rewrite::{IngressRewrite, MirrorService, RewriteAnnotation, RewriteTarget};
+pub(super) use traffic::TrafficAnnotation;
 
 /// The field path of every problem in annotations.
 pub(super) const FIELD: &str = "metadata.annotations";
@@ -65,6 +69,8 @@ pub(super) struct AnnotationSettings {
     pub(super) cors: Option<CorsFilter>,
     /// The limits of the rate of requests.
     pub(super) rates: Vec<RequestRateLimit>,
+    /// The limits of the size of requests.
+    pub(super) traffic: TrafficLimits,
     /// True if an annotation that restricts access is not supported or invalid, so that all requests are denied.
     pub(super) denies_all: bool,
 }
@@ -81,6 +87,7 @@ struct AnnotationReader {
     rates: RateAnnotations,
     rewrite: IngressRewrite,
     redirects: IngressRedirects,
+    traffic: TrafficLimits,
     denies_all: bool,
 }
 
@@ -129,6 +136,7 @@ pub(super) fn annotation_settings(
         client_addresses: reader.client_addresses,
         cors: reader.cors.into_filter(),
         rates: reader.rates.into_limits(),
+        traffic: reader.traffic,
         denies_all,
     }
 }
@@ -169,6 +177,7 @@ impl AnnotationReader {
             }
             AnnotationKey::Redirect(setting) => self.redirects.add(setting, value),
             AnnotationKey::Rewrite(setting) => self.rewrite.add(dialect, setting, value),
+            AnnotationKey::Traffic(setting) => traffic::add(&mut self.traffic, setting, value),
             AnnotationKey::NoEffect => Ok(()),
             AnnotationKey::Only(values, _) if values.contains(&value) => Ok(()),
             AnnotationKey::Only(_, message) => Err(message.to_owned()),

@@ -5,7 +5,7 @@ mod fixed;
 
 use super::annotation::{
     BackendAnnotation, CanaryAnnotation, ClientAnnotation, CorsAnnotation, EndpointTlsAnnotation,
-    HostAnnotation, RateAnnotation, RedirectAnnotation, RewriteAnnotation,
+    HostAnnotation, RateAnnotation, RedirectAnnotation, RewriteAnnotation, TrafficAnnotation,
 };
 
 /// The controller that defines an annotation, which determines the meaning of values.
@@ -47,10 +47,13 @@ pub(super) enum AnnotationKey {
     Redirect(RedirectAnnotation),
     /// Changes to requests.
     Rewrite(RewriteAnnotation),
+    /// Limits of the size of requests.
+    Traffic(TrafficAnnotation),
 }
 
 use AnnotationKey::{
     Backend, Canary, Client, Cors, EndpointTls, Host, NoEffect, RateLimit, Redirect, Rewrite,
+    Traffic,
 };
 use BackendAnnotation as B;
 use CanaryAnnotation as Y;
@@ -105,7 +108,7 @@ const NGINX: &[(&str, AnnotationKey)] = &[
     ("mirror-target", Rewrite(W::Mirror)),
     ("permanent-redirect", Redirect(R::Permanent)),
     ("permanent-redirect-code", Redirect(R::Code)),
-    ("proxy-body-size", BODY_SIZE),
+    ("proxy-body-size", Traffic(TrafficAnnotation::BodySize)),
     ("proxy-buffer-size", NoEffect),
     ("proxy-buffering", NoEffect),
     ("proxy-buffers-number", NoEffect),
@@ -161,6 +164,7 @@ const HAPROXY_INGRESS: &[(&str, AnnotationKey)] = &[
     ("denylist-source-range", Client(A::Denied)),
     ("maxconn-server", Backend(B::MaxInFlight)),
     ("maxqueue-server", Backend(B::QueueLength)),
+    ("proxy-body-size", Traffic(TrafficAnnotation::BodySize)),
     ("redirect-to", Redirect(R::Temporal)),
     ("redirect-to-code", Redirect(R::Code)),
     ("rewrite-target", Rewrite(W::Target)),
@@ -241,7 +245,8 @@ impl AnnotationKey {
             | Self::Only(..)
             | Self::RateLimit(_)
             | Self::Redirect(_)
-            | Self::Rewrite(_) => false,
+            | Self::Rewrite(_)
+            | Self::Traffic(_) => false,
         }
     }
 }

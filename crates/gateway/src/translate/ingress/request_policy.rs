@@ -1,11 +1,11 @@
-//! RateLimitPolicies and SecurityPolicies from the annotations of Ingresses.
+//! Policies of requests from the annotations of Ingresses.
 
 use super::annotation::{AnnotationSettings, FIELD};
 use super::source::IngressField;
 use super::{IngressExpansion, derived};
 use crate::objects::{
     ApiObject, IngressSpec, RateLimitPolicySpec, RouteTarget, RouteTargetKind, SecurityPolicySpec,
-    SharedObject, TypedObject,
+    SharedObject, TrafficLimits, TrafficPolicySpec, TypedObject,
 };
 
 /// Status of a request over a limit: `limit-req-status-code` of ingress-nginx if it is not set.
@@ -34,6 +34,12 @@ pub(super) fn add(
         let spec = SecurityPolicySpec { target_refs, client_addresses: access.clone() };
         let policy = policy("SecurityPolicy", ingress, spec, expansion);
         expansion.objects.push(ApiObject::SecurityPolicy(policy));
+    }
+    if settings.traffic != TrafficLimits::default() {
+        let target_refs = target_refs.clone();
+        let spec = TrafficPolicySpec { target_refs, limits: settings.traffic.clone() };
+        let policy = policy("TrafficPolicy", ingress, spec, expansion);
+        expansion.objects.push(ApiObject::TrafficPolicy(policy));
     }
     if !settings.rates.is_empty() {
         // The routes share the limits: in nginx a limit is that of the Ingress, over all its hosts and paths.

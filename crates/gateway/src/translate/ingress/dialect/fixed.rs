@@ -5,10 +5,6 @@ use super::AnnotationKey::{self, Only};
 
 pub(super) const ACCESS_LOG: AnnotationKey =
     Only(&["true"], "is ignored: the access log has the requests of all routes, or of none");
-pub(super) const BODY_SIZE: AnnotationKey = Only(
-    &["0"],
-    "is ignored: the size of bodies is limited per Gateway, by `limits.bodyBytes` of a ClientPolicy",
-);
 pub(super) const CANARY_AFFINITY: AnnotationKey = Only(
     &["legacy"],
     "is ignored: each request is assigned to the main Ingress or the canary anew, with affinity too",
