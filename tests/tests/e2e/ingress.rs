@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 use tests::{
     ConfigDirectory, Endpoint, EndpointBehaviour, Http1TestClient, Result, SheaveProcess, objects,
@@ -147,6 +147,52 @@ async fn nginx_annotations_admit_clients_by_address() -> Result {
         let response = client.exchange("GET", "/", &[("Host", host)], b"").await?;
         ensure!(response.status() == status, "{settings}: {response:?}");
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn nginx_snippets_change_fields_and_restrict_clients() -> Result {
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
+    let snippets = [
+        (
+            "fields.test",
+            "more_set_headers \"X-Frame-Options: DENY\";\nadd_header X-Robots-Tag noindex always;\n\
+             proxy_set_header X-Tenant blue;\nproxy_set_header X-Secret \"\";",
+            200,
+        ),
+        ("office.test", "allow 192.0.2.0/24;\ndeny all;", 403),
+        ("local.test", "allow 127.0.0.0/8; allow ::1;\ndeny all;", 200),
+        ("gone.test", "return 403;", 403),
+        ("moved.test", "return 308 https://new.test$request_uri;", 308),
+    ];
+    let mut all = vec![ingress_class(), objects::service("shop")];
+    all.extend(objects::slices("shop", &[endpoint.address]));
+    for (host, snippet, _) in snippets {
+        let settings = annotations(json!({ "configuration-snippet": snippet }));
+        let rules = json!({ "rules": [rule(host, "/", "Prefix", "shop")] });
+        all.push(ingress(host, settings, rules));
+    }
+    let configuration = ConfigDirectory::empty()?;
+    configuration.write("main.yaml", &all)?;
+    let sheave = SheaveProcess::serve(&configuration).await?;
+    let mut client = Http1TestClient::connect(sheave.address()).await?;
+    for (host, _, status) in snippets {
+        let fields = [("Host", host), ("X-Secret", "a"), ("X-Tenant", "red")];
+        let response = client.exchange("GET", "/a", &fields, b"").await?;
+        ensure!(response.status() == status, "{host}: {response:?}");
+        if host == "fields.test" {
+            ensure!(response.field("x-frame-options").as_deref() == Some("DENY"), "{response:?}");
+            ensure!(response.field("x-robots-tag").as_deref() == Some("noindex"), "{response:?}");
+            let seen = endpoint.requests().pop().context("no request")?;
+            ensure!(seen.head.field("x-tenant").as_deref() == Some("blue"), "{seen:?}");
+            ensure!(!seen.head.has_field("x-secret"), "{seen:?}");
+        }
+        if status == 308 {
+            let location = response.field("location");
+            ensure!(location.as_deref() == Some("https://new.test/a"), "{response:?}");
+        }
+    }
+    ensure!(endpoint.counts().requests == 2, "{:?}", endpoint.counts());
     Ok(())
 }
 

@@ -20,6 +20,8 @@ mod rate;
 mod redirect;
 /// Changes to the request that an endpoint gets.
 mod rewrite;
+/// Directives of nginx.
+mod snippet;
 /// Limits of the size of requests.
 mod traffic;
 
@@ -44,6 +46,7 @@ pub(super) use rate::RateAnnotation;
 use rate::RateAnnotations;
 pub(super) use redirect::{IngressRedirects, RedirectAnnotation};
 pub(super) use rewrite::{IngressRewrite, MirrorService, RewriteAnnotation, RewriteTarget};
+pub(super) use snippet::SnippetHeaders;
 pub(super) use traffic::TrafficAnnotation;
 
 /// The field path of every problem in annotations.
@@ -61,6 +64,8 @@ pub(super) struct AnnotationSettings {
     pub(super) rewrite: IngressRewrite,
     /// The redirects.
     pub(super) redirects: IngressRedirects,
+    /// Changes to header fields.
+    pub(super) headers: SnippetHeaders,
     /// The share of requests, if the Ingress is a canary.
     pub(super) canary: Option<CanarySettings>,
     /// Addresses of clients that may send requests.
@@ -87,6 +92,7 @@ struct AnnotationReader {
     rates: RateAnnotations,
     rewrite: IngressRewrite,
     redirects: IngressRedirects,
+    snippet_headers: SnippetHeaders,
     traffic: TrafficLimits,
     denies_all: bool,
 }
@@ -132,6 +138,7 @@ pub(super) fn annotation_settings(
         hosts: reader.hosts,
         rewrite: reader.rewrite,
         redirects: reader.redirects,
+        headers: reader.snippet_headers,
         canary: is_canary.then_some(reader.canary),
         client_addresses: reader.client_addresses,
         cors: reader.cors.into_filter(),
@@ -177,6 +184,10 @@ impl AnnotationReader {
             }
             AnnotationKey::Redirect(setting) => self.redirects.add(setting, value),
             AnnotationKey::Rewrite(setting) => self.rewrite.add(dialect, setting, value),
+            AnnotationKey::Snippet => {
+                let result = snippet::add(self, value);
+                self.guard(result)
+            }
             AnnotationKey::Traffic(setting) => traffic::add(&mut self.traffic, setting, value),
             AnnotationKey::NoEffect => Ok(()),
             AnnotationKey::Only(values, _) if values.contains(&value) => Ok(()),

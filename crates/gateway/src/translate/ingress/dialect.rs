@@ -47,13 +47,15 @@ pub(super) enum AnnotationKey {
     Redirect(RedirectAnnotation),
     /// Changes to requests.
     Rewrite(RewriteAnnotation),
+    /// Directives of nginx.
+    Snippet,
     /// Limits of the size of requests.
     Traffic(TrafficAnnotation),
 }
 
 use AnnotationKey::{
     Backend, Canary, Client, Cors, EndpointTls, Host, NoEffect, RateLimit, Redirect, Rewrite,
-    Traffic,
+    Snippet, Traffic,
 };
 use BackendAnnotation as B;
 use CanaryAnnotation as Y;
@@ -80,6 +82,7 @@ const NGINX: &[(&str, AnnotationKey)] = &[
     ("canary-weight", Canary(Y::Weight)),
     ("canary-weight-total", Canary(Y::WeightTotal)),
     ("client-body-buffer-size", NoEffect),
+    ("configuration-snippet", Snippet),
     ("cors-allow-credentials", Cors(C::Credentials)),
     ("cors-allow-headers", Cors(C::Headers)),
     ("cors-allow-methods", Cors(C::Methods)),
@@ -198,7 +201,6 @@ const ACCESS_CONTROL_PREFIXES: &[&str] = &[
     "allowlist",
     "auth-",
     "blacklist",
-    "configuration-snippet",
     "deny-list",
     "denylist",
     "enable-modsecurity",
@@ -246,6 +248,7 @@ impl AnnotationKey {
             | Self::RateLimit(_)
             | Self::Redirect(_)
             | Self::Rewrite(_)
+            | Self::Snippet
             | Self::Traffic(_) => false,
         }
     }

@@ -2,8 +2,8 @@
 
 use super::annotation::MirrorService;
 use crate::objects::{
-    CorsFilter, HeaderModifier, HttpFilter, HttpFilterType, HttpHeader, MirrorRef, PathModifier,
-    RequestMirror, RequestRedirect, UrlRewrite,
+    CorsFilter, HeaderModifier, HttpFilter, HttpFilterType, MirrorRef, PathModifier, RequestMirror,
+    RequestRedirect, UrlRewrite,
 };
 
 /// Returns a redirect as a filter.
@@ -24,12 +24,24 @@ pub(super) fn cors(cors: CorsFilter) -> HttpFilter {
     HttpFilter { cors: Some(cors), ..empty(HttpFilterType::Cors) }
 }
 
-/// Returns a filter that sets a field of requests.
-pub(super) fn request_field(name: &str, value: &str) -> HttpFilter {
-    let field = HttpHeader { name: name.to_owned(), value: value.to_owned() };
-    let edits = HeaderModifier { set: vec![field], ..Default::default() };
+/// Returns a filter that changes the fields of requests, if it changes any.
+pub(super) fn request_headers(edits: HeaderModifier) -> Option<HttpFilter> {
+    let is_change = edits != HeaderModifier::default();
     let request_header_modifier = Some(edits);
-    HttpFilter { request_header_modifier, ..empty(HttpFilterType::RequestHeaderModifier) }
+    is_change.then(|| HttpFilter {
+        request_header_modifier,
+        ..empty(HttpFilterType::RequestHeaderModifier)
+    })
+}
+
+/// Returns a filter that changes the fields of responses, if it changes any.
+pub(super) fn response_headers(edits: HeaderModifier) -> Option<HttpFilter> {
+    let is_change = edits != HeaderModifier::default();
+    let response_header_modifier = Some(edits);
+    is_change.then(|| HttpFilter {
+        response_header_modifier,
+        ..empty(HttpFilterType::ResponseHeaderModifier)
+    })
 }
 
 /// Returns a filter that copies requests to a Service of the namespace of the route.

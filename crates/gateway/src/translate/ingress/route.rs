@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::super::index::ObjectIndex;
 use super::super::report::TranslationReport;
-use super::annotation::{AnnotationSettings, CanaryCondition, FIELD};
+use super::annotation::{AnnotationSettings, CanaryCondition, FIELD, SnippetHeaders};
 use super::backend::backend_ref;
 use super::canary::ClassCanaries;
 use super::class::AcceptedIngressClass;
@@ -15,10 +15,10 @@ use super::source::IngressField;
 use super::{IngressExpansion, derived, filter, request_policy};
 use crate::matching::HostPattern;
 use crate::objects::{
-    ApiObject, BackendRef, Hostname, HttpFilter, HttpRouteMatch, HttpRouteRule, HttpRouteSpec,
-    IngressBackend, IngressPath, IngressPathType, IngressSpec, ParentRef, PathMatch, PathMatchType,
-    PathModifier, PathModifierType, RedirectScheme, RequestRedirect, StreamBackendRef,
-    StreamRouteRule, TlsRouteSpec, TypedObject,
+    ApiObject, BackendRef, Hostname, HttpFilter, HttpHeader, HttpRouteMatch, HttpRouteRule,
+    HttpRouteSpec, IngressBackend, IngressPath, IngressPathType, IngressSpec, ParentRef, PathMatch,
+    PathMatchType, PathModifier, PathModifierType, RedirectScheme, RequestRedirect,
+    StreamBackendRef, StreamRouteRule, TlsRouteSpec, TypedObject,
 };
 
 /// The parts of a class that its routes depend on.
@@ -302,12 +302,19 @@ impl IngressRouteBuilder<'_, '_> {
 
     /// Returns the filters of requests that are forwarded.
     fn filters(&self, path: Option<PathModifier>) -> Vec<HttpFilter> {
-        let AnnotationSettings { rewrite, cors, .. } = self.annotations;
-        let prefix = rewrite.forwarded_prefix.as_deref().filter(|_| path.is_some());
-        let prefix = prefix.map(|prefix| filter::request_field("X-Forwarded-Prefix", prefix));
-        let filters = filter::rewrite(rewrite.host.clone(), path).into_iter().chain(prefix);
-        let filters = filters.chain(cors.clone().map(filter::cors));
-        filters.chain(rewrite.mirror.as_ref().map(filter::mirror)).collect()
+        let AnnotationSettings { rewrite, headers, cors, .. } = self.annotations;
+        let SnippetHeaders { mut request, response } = headers.clone();
+        let prefix = rewrite.forwarded_prefix.clone().filter(|_| path.is_some());
+        let name = "X-Forwarded-Prefix".to_owned();
+        request.set.extend(prefix.map(|value| HttpHeader { name, value }));
+        let filters = [
+            filter::rewrite(rewrite.host.clone(), path),
+            filter::request_headers(request),
+            filter::response_headers(response),
+            cors.clone().map(filter::cors),
+            rewrite.mirror.as_ref().map(filter::mirror),
+        ];
+        filters.into_iter().flatten().collect()
     }
 
     /// Returns a rule that redirects requests for `/` to the root of the application.

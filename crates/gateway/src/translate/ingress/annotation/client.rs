@@ -35,7 +35,7 @@ pub(super) fn add(
     };
     // `allowlist-source-range` has an older name.
     if !known.is_empty() && *known != networks {
-        return Err("contradicts the same annotation of another name".to_owned());
+        return Err("contradicts another list of the same Ingress".to_owned());
     }
     *known = networks;
     Ok(())
