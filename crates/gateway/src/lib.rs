@@ -24,6 +24,8 @@ pub mod translation_settings;
 pub mod transparent;
 /// Translation of objects into a Snapshot and statuses.
 pub mod translate;
+/// Migration of Ingresses to Gateway API.
+pub mod migrate;
 /// The configuration of the data plane.
 pub mod snapshot;
 /// Matching of a request's host and path to the rule that serves it.

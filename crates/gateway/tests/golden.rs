@@ -20,6 +20,9 @@
 //! - `# share hostnames` lets Gateways of all namespaces share hostnames.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+/// Requests of golden files.
+mod request_line;
+
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write};
 use std::fs;
@@ -29,7 +32,7 @@ use std::path::{Path, PathBuf};
 use gateway::address_pool::assign;
 use gateway::load_balancer::{self, LoadBalancerService, ReservedAddresses};
 use gateway::managed_services::{self, DesiredService, ManagedServices, PublishedAddress};
-use gateway::matching::{OwnedHostName, PlainRequest};
+use gateway::matching::OwnedHostName;
 use gateway::objects::{
     GATEWAY_CONTROLLER, ListenFlag, ListenFlagProtocol, ObjectMeta, ShorthandFlags, read, shorthand,
 };
@@ -310,7 +313,7 @@ fn transparent_service(service: &TransparentService) -> String {
 /// Returns the answers to a request from a namespace that has routes of its own.
 fn consumers(line: &str, snapshot: &Snapshot) -> Vec<String> {
     let Some(text) = line.strip_prefix("# request: ") else { return Vec::new() };
-    let Some(request) = parse_request(text) else { return Vec::new() };
+    let Some(request) = request_line::parse_request(text) else { return Vec::new() };
     let routes = snapshot.listeners.iter().flat_map(|listener| {
         listener.consumer_routes.iter().map(move |(from, routes)| (listener.address, from, routes))
     });
@@ -485,7 +488,7 @@ fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> String {
 
 fn request(line: &str, snapshot: &Snapshot) -> Option<String> {
     let text = line.strip_prefix("# request: ")?;
-    let request = parse_request(text)?;
+    let request = request_line::parse_request(text)?;
     let mut answers = snapshot.listeners.iter().map(|listener| {
         let rule = match &listener.protocol {
             ListenerProtocol::Http(routes)
@@ -538,22 +541,6 @@ fn rate_limit(rule: &Rule, snapshot: &Snapshot) -> String {
 fn traffic(rule: &Rule) -> String {
     let settings = rule.filters.as_ref().and_then(|filters| filters.traffic.as_ref());
     settings.map(|it| format!(", {it:?}")).unwrap_or_default()
-}
-
-/// Parses `HOST PATH[?QUERY] [METHOD] [NAME:VALUE]...`.
-fn parse_request(text: &str) -> Option<PlainRequest> {
-    let mut words = text.split(' ').map(str::to_owned);
-    let (host, target) = (words.next()?, words.next()?);
-    let (path, query) = target.split_once('?').unwrap_or((&target, ""));
-    let (path, query) = (path.to_owned(), query.to_owned());
-    let mut request = PlainRequest { method: "GET".to_owned(), host, path, query, headers: vec![] };
-    for word in words {
-        match word.split_once(':') {
-            Some((name, value)) => request.headers.push((name.to_owned(), value.to_owned())),
-            None => request.method = word,
-        }
-    }
-    Some(request)
 }
 
 fn shares(rule: &Rule, snapshot: &Snapshot) -> String {

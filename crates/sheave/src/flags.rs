@@ -67,6 +67,13 @@ pub(crate) enum CliCommand {
     /// Prints one line per error on standard output: file, document, object, field, message. The exit code is 1 if
     /// there is an error.
     Check(CheckFlags),
+    /// Write the Gateway API objects and policies that mean the same as Ingresses.
+    ///
+    /// Reads Ingresses with the annotations of ingress-nginx, HAProxy Ingress and HAProxy's controller, their
+    /// IngressClasses and Services from files, and changes nothing. Standard output gets the objects, standard error a
+    /// report: for each Ingress whether its requests are served as before, with which differences, or why not. The exit
+    /// code is 1 if an Ingress is refused.
+    Migrate(MigrateFlags),
     /// Explain how a request would be routed, or how a Service will be scaled, and why.
     ///
     /// Reads files only and sends nothing. Prints the listener and the rule that would match and why no other rule
@@ -306,6 +313,30 @@ pub(crate) struct CheckFlags {
     /// Files and directories, as for `sheave serve --config`.
     #[arg(required = true, value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
+}
+
+/// Flags of `sheave migrate`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  All Ingresses of a cluster:
+    kubectl get ingressclasses,ingresses,services -A -o yaml > all.yaml
+    sheave migrate all.yaml > gateway-api.yaml
+  Only those of one class:
+    sheave migrate --ingress-class nginx all.yaml > gateway-api.yaml")]
+pub(crate) struct MigrateFlags {
+    /// Files and directories of Ingresses, IngressClasses and Services; objects of other kinds are ignored.
+    #[arg(required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Migrate only the Ingresses of this IngressClass [default: all].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) ingress_class: Option<String>,
+    /// The GatewayClass of the Gateways.
+    #[arg(long, value_name = "NAME", default_value = "sheave")]
+    pub(crate) gateway_class: String,
+    /// The namespace of the Gateways.
+    #[arg(long, value_name = "NAMESPACE", default_value = "default")]
+    pub(crate) gateway_namespace: String,
 }
 
 /// Flags of `sheave explain`.

@@ -6,6 +6,8 @@ mod flags;
 mod serve;
 /// `sheave check`.
 mod check;
+/// The `migrate` subcommand.
+mod migrate;
 /// `sheave explain`.
 mod explain;
 /// `sheave top`.
@@ -89,6 +91,7 @@ fn main() -> ExitCode {
     let result = match command {
         CliCommand::Serve(flags) => serve::run(*flags),
         CliCommand::Check(flags) => check::run(&flags.paths),
+        CliCommand::Migrate(flags) => migrate::run(&flags),
         CliCommand::Explain(flags) => explain::run(&flags),
         CliCommand::Top(flags) => top::run(&flags),
         CliCommand::Announce(flags) => announce::run(flags),

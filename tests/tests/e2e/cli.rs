@@ -4,7 +4,7 @@
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 use std::process::Output;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use serde_json::json;
 use tests::configuration::SERVICE;
 use tests::sheave::run;
@@ -230,6 +230,69 @@ async fn endpoints_may_be_dns_names() -> Result {
     let to = format!("localhost:{}", endpoint.address.port());
     let sheave = SheaveProcess::start(["--listen", "http://127.0.0.1:0", "--to", &to]).await?;
     ensure!(Http1TestClient::connect(sheave.address()).await?.get("/").await?.status() == 200);
+    Ok(())
+}
+
+#[tokio::test]
+async fn migrated_ingresses_are_served_as_gateway_api() -> Result {
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
+    let ingress = |name: &str, annotation: &str, value: &str| {
+        let annotations = json!({ format!("nginx.ingress.kubernetes.io/{annotation}"): value });
+        let service = json!({ "name": SERVICE, "port": { "number": 80 } });
+        let path = json!({ "path": "/", "pathType": "Prefix", "backend": { "service": service } });
+        json!({
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "Ingress",
+            "metadata": { "name": name, "annotations": annotations },
+            "spec": {
+                "ingressClassName": "nginx",
+                "rules": [{ "host": format!("{name}.test"), "http": { "paths": [path] } }],
+            },
+        })
+    };
+    let class = json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "IngressClass",
+        "metadata": { "name": "nginx", "annotations": { "sheave.dev/http-port": "0" } },
+        "spec": { "controller": "k8s.io/ingress-nginx" },
+    });
+    let others =
+        json!({ "apiVersion": "example.com/v1", "kind": "Other", "metadata": { "name": "a" } });
+    let ingresses = ConfigDirectory::empty()?;
+    let sized = ingress("sized", "proxy-body-size", "1k");
+    let plain = ingress("plain", "proxy-cookie-path", "/a /b");
+    let shop = [class, sized, plain, others];
+    ingresses.write("ingresses.yaml", &shop)?;
+    let input = ingresses.path().join("ingresses.yaml");
+    let input = input.to_str().context("a path of text")?;
+    let output = run(&["migrate", input]).await?;
+    let report = String::from_utf8(output.stderr)?;
+    ensure!(output.status.success(), "{report}");
+    for line in ["Ingress default/sized: served as before", "Ingress default/plain: served with"] {
+        ensure!(report.contains(line), "{report}");
+    }
+
+    let migrated = ConfigDirectory::empty()?;
+    let mut services = vec![objects::service(SERVICE)];
+    services.extend(objects::slices(SERVICE, &[endpoint.address]));
+    migrated.write("services.yaml", &services)?;
+    migrated.write_text("gateway-api.yaml", &String::from_utf8(output.stdout)?)?;
+    let sheave = SheaveProcess::serve(&migrated).await?;
+    for (host, bytes, status) in
+        [("sized.test", 1024, 200), ("sized.test", 1025, 413), ("plain.test", 1025, 200)]
+    {
+        let mut client = Http1TestClient::connect(sheave.address()).await?;
+        let fields = [("Host", host)];
+        let response = client.exchange("POST", "/", &fields, &vec![b'a'; bytes]).await?;
+        ensure!(response.status() == status, "{host}: {response:?}");
+    }
+
+    let guarded = ingress("guarded", "auth-tls-secret", "default/ca");
+    ingresses.write("ingresses.yaml", &[guarded])?;
+    check_exit(&["migrate", input], 1, &["default/guarded: refused", "auth-tls-secret"]).await?;
+    let other = ["migrate", "--ingress-class", "other", input];
+    check_exit(&other, 1, &["there is no Ingress of class other"]).await?;
+    check_exit(&["migrate", "/nowhere.yaml"], 1, &["/nowhere.yaml"]).await?;
     Ok(())
 }
 

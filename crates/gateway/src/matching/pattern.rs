@@ -1,5 +1,7 @@
 //! Host and path patterns. They are parsed once, so that every existing value is well formed.
 
+use std::fmt;
+
 use super::condition::{InvalidPattern, RegexPattern};
 use super::host::HostName;
 
@@ -13,6 +15,16 @@ pub enum HostPattern {
     Wildcard(Box<str>),
     /// Matches exactly this host.
     Exact(Box<str>),
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.write_str("*"),
+            Self::Wildcard(name) => write!(f, "*.{name}"),
+            Self::Exact(name) => f.write_str(name),
+        }
+    }
 }
 
 /// A path match of a rule.

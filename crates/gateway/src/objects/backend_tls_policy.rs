@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::scalar::Hostname;
 
 /// TLS of connections to the endpoints of Services.
-#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BackendTlsPolicySpec {
     /// The Services, in the policy's namespace.
@@ -22,7 +22,7 @@ pub struct BackendTlsPolicySpec {
 }
 
 /// A reference to a Service, or to one of its ports.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BackendTlsTarget {
     /// The API group, which is empty for Services.
@@ -39,7 +39,7 @@ pub struct BackendTlsTarget {
 }
 
 /// Verification of the endpoints' certificates.
-#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BackendValidation {
     /// ConfigMaps or Secrets with CA certificates, in the policy's namespace.
@@ -61,7 +61,7 @@ pub struct BackendValidation {
 }
 
 /// A subject alternative name of a certificate.
-#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SubjectAltName {
     /// The type of the name.
@@ -75,7 +75,7 @@ pub struct SubjectAltName {
 }
 
 /// The type of a subject alternative name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum SubjectAltNameType {
     /// A DNS name.
     Hostname,
@@ -85,7 +85,7 @@ pub enum SubjectAltNameType {
 }
 
 /// A reference to an object of the same namespace.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LocalRef {
     /// The API group. Default: the core group.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::gateway_tls::{GatewayTls, ListenerTlsConfig};
 use super::listener_set::AllowedListeners;
@@ -14,7 +14,7 @@ use super::scalar::{Hostname, IgnoredField, UnsupportedField};
 pub const GATEWAY_CONTROLLER: &str = "sheave.dev/gateway";
 
 /// The controller of the Gateways of this class.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GatewayClassSpec {
     /// The controller. Sheave's is [`GATEWAY_CONTROLLER`].
@@ -27,7 +27,7 @@ pub struct GatewayClassSpec {
 }
 
 /// Addresses and listeners to accept on.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GatewaySpec {
     /// The name of a GatewayClass.
@@ -52,7 +52,7 @@ pub struct GatewaySpec {
 
 /// Labels and settings of the resources that a controller creates for a Gateway: here, the Service in front of it, if
 /// there is one.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct GatewayInfrastructure {
     /// Labels of these resources.
@@ -64,7 +64,7 @@ pub struct GatewayInfrastructure {
 }
 
 /// A port, a protocol and a host to accept.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ListenerSpec {
     /// The name, unique within the Gateway.
@@ -86,7 +86,7 @@ pub struct ListenerSpec {
 }
 
 /// Routes that may attach to a listener.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AllowedRoutes {
     /// The namespaces of these routes.
@@ -99,7 +99,7 @@ pub struct AllowedRoutes {
 }
 
 /// The namespaces from which routes or ListenerSets may attach.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AllowedNamespaces {
     /// The set of namespaces. Default: `Same` for routes, `None` for ListenerSets.
@@ -109,7 +109,7 @@ pub struct AllowedNamespaces {
 }
 
 /// A set of namespaces, relative to the object that refers to them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum FromNamespaces {
     /// The namespace of the object itself.
     Same,
@@ -122,7 +122,7 @@ pub enum FromNamespaces {
 }
 
 /// A kind of route.
-#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RouteKind {
     /// The API group. Default: the group of Gateway API.
@@ -133,7 +133,7 @@ pub struct RouteKind {
 }
 
 /// An address to accept on.
-#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GatewayAddress {
     /// The type. Default: `IPAddress`. No other type is supported.

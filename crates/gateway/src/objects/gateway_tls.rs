@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// TLS settings of a listener.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ListenerTlsConfig {
     /// TLS termination or passthrough.
@@ -19,7 +19,7 @@ pub struct ListenerTlsConfig {
 }
 
 /// Handling of TLS connections.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum TlsModeType {
     /// TLS is terminated: connections are decrypted.
     #[default]
@@ -29,7 +29,7 @@ pub enum TlsModeType {
 }
 
 /// TLS settings of a whole Gateway.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct GatewayTls {
     /// TLS with endpoints.
@@ -39,7 +39,7 @@ pub struct GatewayTls {
 }
 
 /// TLS with endpoints.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct BackendTls {
     /// The Secret with the client certificate and key that Sheave presents to endpoints.
@@ -47,7 +47,7 @@ pub struct BackendTls {
 }
 
 /// TLS with clients: verification of client certificates (mTLS).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FrontendTlsConfig {
     /// Settings of all HTTPS listeners, except those on the ports in `perPort`.
@@ -59,7 +59,7 @@ pub struct FrontendTlsConfig {
 }
 
 /// Client certificate settings of one port.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FrontendTlsPort {
     /// The port.
@@ -70,7 +70,7 @@ pub struct FrontendTlsPort {
 }
 
 /// Client certificate settings.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct TlsValidationConfig {
     /// Verification of client certificates. Default: no certificate is requested.
@@ -78,7 +78,7 @@ pub struct TlsValidationConfig {
 }
 
 /// Verification of client certificates.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FrontendValidation {
     /// ConfigMaps or Secrets with CA certificates.
@@ -90,7 +90,7 @@ pub struct FrontendValidation {
 }
 
 /// Handling of clients without a valid certificate.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum FrontendValidationMode {
     /// They are rejected.
     #[default]
@@ -100,7 +100,7 @@ pub enum FrontendValidationMode {
 }
 
 /// A reference to another object.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ObjectRef {
     /// The API group. Default: the core group.

@@ -1,13 +1,13 @@
 //! Filters of an HTTPRoute: changes to requests and responses.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::route::ServiceRef;
 use super::scalar::{CorsOrigin, FieldName, UnsupportedField};
 
 /// A filter. The field that belongs to its type configures it.
-#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpFilter {
     /// The type.
@@ -32,7 +32,7 @@ pub struct HttpFilter {
 }
 
 /// The type of a filter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum HttpFilterType {
     /// Changes header fields of the request.
     RequestHeaderModifier,
@@ -55,7 +55,7 @@ pub enum HttpFilterType {
 }
 
 /// Changes to header fields.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HeaderModifier {
     /// Fields to set: the value replaces all existing ones.
@@ -70,7 +70,7 @@ pub struct HeaderModifier {
 }
 
 /// A header field.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpHeader {
     /// The name.
@@ -82,7 +82,7 @@ pub struct HttpHeader {
 }
 
 /// A backend that gets copies of requests. Its responses are discarded.
-#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RequestMirror {
     /// The backend.
@@ -95,7 +95,7 @@ pub struct RequestMirror {
 }
 
 /// A backend that gets copies of requests.
-#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MirrorRef {
     /// The API group. Default: the core group.
@@ -114,7 +114,7 @@ pub struct MirrorRef {
 }
 
 /// A fraction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Fraction {
     /// The numerator, at most the denominator.
@@ -127,7 +127,7 @@ pub struct Fraction {
 }
 
 /// The redirect that a client gets. Parts that are not given stay as in the request.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RequestRedirect {
     /// The scheme.
@@ -146,7 +146,7 @@ pub struct RequestRedirect {
 }
 
 /// The scheme of a redirect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RedirectScheme {
     /// HTTP without TLS.
@@ -156,7 +156,7 @@ pub enum RedirectScheme {
 }
 
 /// Changes to the host and path of the request to the endpoint. Parts that are not given stay as in the request.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct UrlRewrite {
     /// The host.
@@ -167,7 +167,7 @@ pub struct UrlRewrite {
 }
 
 /// A change to a path.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PathModifier {
     /// The part of the path that is replaced.
@@ -182,7 +182,7 @@ pub struct PathModifier {
 }
 
 /// The part of a path that is replaced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PathModifierType {
     /// The whole path.
     ReplaceFullPath,
@@ -191,7 +191,7 @@ pub enum PathModifierType {
 }
 
 /// Cross-origin requests that are allowed (CORS).
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct CorsFilter {
     /// Allowed origins. A `*` can replace the first labels of a host; `*` alone means all origins.

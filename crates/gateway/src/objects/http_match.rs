@@ -1,10 +1,10 @@
 //! Matches of an HTTPRoute: path, header fields, query parameters, method.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// Conditions of a request, all of which must hold.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpRouteMatch {
     /// The path. Default: every path.
@@ -23,7 +23,7 @@ pub struct HttpRouteMatch {
 }
 
 /// A condition of the path.
-#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct PathMatch {
     /// The type of comparison.
@@ -35,7 +35,7 @@ pub struct PathMatch {
 }
 
 /// The comparison of a path.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PathMatchType {
     /// Byte for byte.
     Exact,
@@ -47,7 +47,7 @@ pub enum PathMatchType {
 }
 
 /// A condition of a header field.
-#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HeaderMatch {
     /// The type of comparison.
@@ -62,7 +62,7 @@ pub struct HeaderMatch {
 }
 
 /// A condition of a query parameter.
-#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct QueryParamMatch {
     /// The type of comparison.
@@ -77,7 +77,7 @@ pub struct QueryParamMatch {
 }
 
 /// The comparison of a value.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ValueMatchType {
     /// Byte for byte.
     #[default]
@@ -87,7 +87,7 @@ pub enum ValueMatchType {
 }
 
 /// An HTTP method.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum HttpMethod {
     /// GET

@@ -1,7 +1,7 @@
 //! `HTTPRoute` (gateway.networking.k8s.io/v1): routing of HTTP requests to Services.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::duration::Duration;
 use super::http_filter::HttpFilter;
@@ -10,7 +10,7 @@ use super::route::{ParentRef, ServiceRef, one};
 use super::scalar::{Hostname, UnsupportedField};
 
 /// Routing of HTTP requests to Services.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpRouteSpec {
     /// The Gateways and listeners to attach to.
@@ -30,7 +30,7 @@ pub struct HttpRouteSpec {
 }
 
 /// Requests that match, and their backends.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpRouteRule {
     /// The name for metrics and logs, unique within the route. Default: the index of the rule.
@@ -57,7 +57,7 @@ pub struct HttpRouteRule {
 }
 
 /// Timeouts of a request. 0s means no limit.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HttpRouteTimeouts {
     /// Maximum time from the head of the request to the last byte of the response.
@@ -69,7 +69,7 @@ pub struct HttpRouteTimeouts {
 }
 
 /// Retries.
-#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HttpRouteRetry {
     /// Response statuses that are retried.
@@ -83,7 +83,7 @@ pub struct HttpRouteRetry {
 }
 
 /// A backend, and its share of a rule's requests.
-#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BackendRef {
     /// The API group. Default: the core group.

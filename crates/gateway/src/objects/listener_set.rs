@@ -1,12 +1,12 @@
 //! `ListenerSet` (gateway.networking.k8s.io/v1): additional listeners of a Gateway, in an object of their own.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::gateway::{AllowedNamespaces, ListenerSpec};
 
 /// Additional listeners of a Gateway.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ListenerSetSpec {
     /// The Gateway, which must allow it by `allowedListeners`.
@@ -17,7 +17,7 @@ pub struct ListenerSetSpec {
 }
 
 /// A reference to a Gateway.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ParentGatewayRef {
     /// The API group. Default: the group of Gateway API.
@@ -33,7 +33,7 @@ pub struct ParentGatewayRef {
 }
 
 /// ListenerSets that may attach to a Gateway.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AllowedListeners {
     /// The namespaces of these ListenerSets.

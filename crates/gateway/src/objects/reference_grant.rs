@@ -2,10 +2,10 @@
 //! namespace.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// Permission to refer to objects of another namespace.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReferenceGrantSpec {
     /// The objects that may refer.
@@ -17,7 +17,7 @@ pub struct ReferenceGrantSpec {
 }
 
 /// Objects of a kind and namespace that may refer.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GrantFrom {
     /// The API group.
@@ -30,7 +30,7 @@ pub struct GrantFrom {
 }
 
 /// Objects that may be referred to.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GrantTo {
     /// The API group. Empty for the core group.

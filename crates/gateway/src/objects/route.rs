@@ -1,10 +1,10 @@
 //! Types that all kinds of route share: references to parents and to Services.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// A parent of a route: a Gateway or a ListenerSet.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ParentRef {
     /// The API group. Default: the group of Gateway API.

@@ -30,13 +30,13 @@ pub enum RouteCommunity {
 }
 
 /// The name of a header field, or another token of HTTP.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(extend("format" = "field-name"))]
 pub struct FieldName(pub String);
 
 /// An origin in the sense of browsers: scheme, host and port.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(extend("format" = "origin"))]
 pub struct CorsOrigin(pub String);
@@ -254,6 +254,12 @@ impl<'de> Deserialize<'de> for Hostname {
     }
 }
 
+impl Serialize for Hostname {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
 impl JsonSchema for Hostname {
     fn schema_name() -> Cow<'static, str> {
         "Hostname".into()
@@ -267,6 +273,13 @@ impl JsonSchema for Hostname {
 impl<'de> Deserialize<'de> for UnsupportedField {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         IgnoredAny::deserialize(deserializer).map(|IgnoredAny| Self)
+    }
+}
+
+// An object that uses such a field is reported; the value is not known any more.
+impl Serialize for UnsupportedField {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_unit()
     }
 }
 
@@ -300,6 +313,12 @@ impl JsonSchema for TargetPort {
 impl<'de> Deserialize<'de> for IgnoredField {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         IgnoredAny::deserialize(deserializer).map(|IgnoredAny| Self)
+    }
+}
+
+impl Serialize for IgnoredField {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_unit()
     }
 }
 

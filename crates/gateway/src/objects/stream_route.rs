@@ -1,13 +1,13 @@
 //! `TCPRoute` and `UDPRoute` (gateway.networking.k8s.io/v1): routing of TCP connections and UDP flows.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::route::{ParentRef, ServiceRef, one};
 use super::scalar::UnsupportedField;
 
 /// Routing of the connections or flows of listeners.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StreamRouteSpec {
     /// The Gateways and listeners to attach to.
@@ -22,7 +22,7 @@ pub struct StreamRouteSpec {
 }
 
 /// The backends of connections.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StreamRouteRule {
     /// The name for metrics and logs. Default: the index of the rule.
@@ -35,7 +35,7 @@ pub struct StreamRouteRule {
 }
 
 /// A backend, and its share of a rule's connections.
-#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StreamBackendRef {
     /// The API group. Default: the core group.

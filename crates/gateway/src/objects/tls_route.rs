@@ -1,14 +1,14 @@
 //! `TLSRoute` (gateway.networking.k8s.io/v1): routing of TLS connections by server name (SNI).
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::route::ParentRef;
 use super::scalar::{Hostname, UnsupportedField};
 use super::stream_route::StreamRouteRule;
 
 /// Routing of TLS connections.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TlsRouteSpec {
     /// The Gateways and listeners to attach to.

@@ -40,9 +40,11 @@ use crate::managed_services::PublishedAddress;
 use crate::objects::{
     ApiObject, GatewayName, GatewaySpec, IngressSpec, ObjectMeta, SharedObject, TypedObject,
 };
+use crate::problem::ObjectProblem;
 use crate::translation_settings::{ControllerNames, TranslationSettings};
 use canary::ClassCanaries;
 use class::{AcceptedIngressClass, accepted_classes};
+pub(crate) use class::{CLASS_ANNOTATION, DEFAULT_CLASS_ANNOTATION};
 use class_hosts::ClassHosts;
 use dialect::AnnotationDialect;
 use route::ClassContext;
@@ -86,8 +88,8 @@ pub fn served_ingresses(
 /// True if an annotation of an Ingress or IngressClass is read. Annotations of other kinds never are.
 pub fn is_known_annotation(annotation: &str) -> bool {
     let others = [
-        class::CLASS_ANNOTATION,
-        class::DEFAULT_CLASS_ANNOTATION,
+        CLASS_ANNOTATION,
+        DEFAULT_CLASS_ANNOTATION,
         class_listeners::HTTP_PORT,
         class_listeners::HTTPS_PORT,
     ];
@@ -114,6 +116,16 @@ pub(crate) fn gateways(
     let gateway =
         |object| if let ApiObject::Gateway(gateway) = object { Some(gateway) } else { None };
     expand(&index, &mut report).objects.into_iter().filter_map(gateway).collect()
+}
+
+/// Returns equivalent objects of Gateway API for the Ingresses of our classes, and the problems of the Ingresses.
+pub(crate) fn equivalent_objects(objects: &[ApiObject]) -> (Vec<ApiObject>, Vec<ObjectProblem>) {
+    let mut report = TranslationReport::default();
+    let settings = TranslationSettings::default();
+    // Problems of other objects are not of interest.
+    let index = ObjectIndex::new(objects, &settings, &mut TranslationReport::default());
+    let objects = expand(&index, &mut report).objects;
+    (objects, report.problems)
 }
 
 /// Returns the namespace and name of each Secret of the Ingresses of our classes.

@@ -6,9 +6,9 @@ use super::super::report::TranslationReport;
 use crate::objects::{IngressClassSpec, IngressSpec, ObjectMeta, TypedObject};
 
 /// Annotation of the default class, for Ingresses without a class.
-pub(super) const DEFAULT_CLASS_ANNOTATION: &str = "ingressclass.kubernetes.io/is-default-class";
+pub(crate) const DEFAULT_CLASS_ANNOTATION: &str = "ingressclass.kubernetes.io/is-default-class";
 /// Annotation of an Ingress with its class, from before there was a field for it.
-pub(super) const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";
+pub(crate) const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";
 
 /// An IngressClass of ours.
 pub(super) struct AcceptedIngressClass<'a> {

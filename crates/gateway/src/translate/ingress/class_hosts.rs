@@ -85,13 +85,13 @@ fn add_aliases(
         let taken = aliases.get(alias).filter(|of| *of != host);
         let message = match taken {
             _ if known.contains(alias) => "it is the host of a rule".to_owned(),
-            Some(other) => format!("it is an alias of {}", text(other)),
+            Some(other) => format!("it is an alias of {other}"),
             None => {
                 aliases.insert(alias.clone(), host.clone());
                 continue;
             }
         };
-        let alias = text(alias);
+        let alias = alias.to_string();
         let message =
             format!("nginx.ingress.kubernetes.io/server-alias {alias} is ignored: {message}");
         report.problem("Ingress", ingress, FIELD, message);
@@ -130,13 +130,4 @@ pub(super) fn root_backend<'a>(rules: &[IndexedRule<'a>]) -> Option<(&'a Ingress
 /// Returns the hosts that a rule matches.
 pub(super) fn pattern(host: Option<&Hostname>) -> HostPattern {
     host.map_or(HostPattern::Any, |host| host.0.clone())
-}
-
-/// Returns a host pattern as text.
-pub(super) fn text(host: &HostPattern) -> String {
-    match host {
-        HostPattern::Any => "*".to_owned(),
-        HostPattern::Wildcard(name) => format!("*.{name}"),
-        HostPattern::Exact(name) => name.to_string(),
-    }
 }

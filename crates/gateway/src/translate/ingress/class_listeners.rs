@@ -7,7 +7,7 @@ use super::super::index::ObjectIndex;
 use super::super::report::TranslationReport;
 use super::annotation::{AnnotationSettings, FIELD};
 use super::class::AcceptedIngressClass;
-use super::class_hosts::{ClassHosts, HostTreatment, root_backend, text};
+use super::class_hosts::{ClassHosts, HostTreatment, root_backend};
 use super::source::IngressField;
 use super::{IngressExpansion, NAMESPACE, derived};
 use crate::matching::{HostPattern, HostTrie};
@@ -289,7 +289,7 @@ impl<'a> ClassListeners<'a> {
 fn listener_name(scheme: &str, host: &HostPattern) -> String {
     match host {
         HostPattern::Any => scheme.to_owned(),
-        HostPattern::Exact(_) | HostPattern::Wildcard(_) => format!("{scheme}:{}", text(host)),
+        HostPattern::Exact(_) | HostPattern::Wildcard(_) => format!("{scheme}:{host}"),
     }
 }
 

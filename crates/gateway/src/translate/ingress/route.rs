@@ -8,7 +8,7 @@ use super::annotation::{AnnotationSettings, CanaryCondition, FIELD, SnippetHeade
 use super::backend::backend_ref;
 use super::canary::ClassCanaries;
 use super::class::AcceptedIngressClass;
-use super::class_hosts::{ClassHosts, HostTreatment, IndexedRule, pattern, root_backend, text};
+use super::class_hosts::{ClassHosts, HostTreatment, IndexedRule, pattern, root_backend};
 use super::class_listeners::ClassListeners;
 use super::path::translate_path;
 use super::source::IngressField;
@@ -121,12 +121,12 @@ impl IngressRouteBuilder<'_, '_> {
         // If all requests are redirected anyway, there is no redirect to HTTPS first.
         if wants_tls && settings.redirects.all.is_none() && !settings.denies_all {
             let rules = self.tls_redirect_rules(&rules);
-            self.route(&format!("{}:tls", text(host)), host, http_parents, rules, expansion);
+            self.route(&format!("{host}:tls"), host, http_parents, rules, expansion);
         } else {
             parents.extend(http_parents);
         }
         if !parents.is_empty() {
-            let name = self.route(&text(host), host, parents, rules, expansion);
+            let name = self.route(&host.to_string(), host, parents, rules, expansion);
             self.routes.push(name);
         }
     }
@@ -152,7 +152,7 @@ impl IngressRouteBuilder<'_, '_> {
         });
         let rule = StreamRouteRule { name: None, backend_refs: Vec::from_iter(backend_refs) };
         let metadata = &self.ingress.metadata;
-        let name = format!("ingress:{}:{}", metadata.name, text(host));
+        let name = format!("ingress:{}:{host}", metadata.name);
         let spec = TlsRouteSpec {
             parent_refs: vec![parent],
             hostnames: vec![Hostname(host.clone())],
@@ -180,7 +180,7 @@ impl IngressRouteBuilder<'_, '_> {
         let mut parents = self.class_listeners.https_parents(host);
         parents.extend(self.class_listeners.http_parents(host));
         let rules = RulesWithSources { rules: vec![rule], places };
-        self.route(&text(host), host, parents, rules, expansion);
+        self.route(&host.to_string(), host, parents, rules, expansion);
     }
 
     /// Adds a route, and returns its name.
