@@ -65,6 +65,8 @@ mod client_policy;
 mod route_target;
 /// `RateLimitPolicy`.
 mod rate_limit_policy;
+/// `basicAuth` of a SecurityPolicy.
+mod basic_auth;
 /// `SecurityPolicy`.
 mod security_policy;
 /// `TrafficPolicy`.
@@ -93,6 +95,7 @@ pub use backend_tls_policy::{
     BackendTlsPolicySpec, BackendTlsTarget, BackendValidation, LocalRef, SubjectAltName,
     SubjectAltNameType,
 };
+pub use basic_auth::{BasicAuthUsers, BasicAuthUsersFormat, BasicAuthentication};
 pub use bgp_peer::BgpPeerSpec;
 pub use client_policy::{
     ClientCongestionControl, ClientConnections, ClientHeaders, ClientHttp2, ClientHttp3,

@@ -9,6 +9,10 @@ mod filter;
 mod settings;
 /// Limits of the rate of requests.
 mod rate_limit;
+/// Hashes of passwords.
+mod password_hash;
+/// Users and the hashes of their passwords.
+mod basic_auth;
 /// Clients that may send requests.
 mod security;
 /// Handling of requests.
@@ -22,10 +26,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use basic_auth::BasicAuthSettings;
 pub use filter::{
     AllowList, CorsPolicy, HeaderEdits, HeaderField, MirrorFraction, MirrorPolicy, OriginPattern,
     PathRewrite, RedirectAction, RequestUrl, RewriteAction, RouteFilters, UrlScheme,
 };
+pub use password_hash::PasswordHash;
 pub use rate_limit::{KeyedRateLimit, RateLimitKey, RateLimitSettings};
 pub use security::{ClientAddressRules, SecuritySettings};
 pub use settings::{

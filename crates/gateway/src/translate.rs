@@ -73,6 +73,10 @@ mod policy;
 mod route_policy;
 /// RateLimitPolicies.
 mod rate_limit;
+/// Users of Secrets.
+mod htpasswd;
+/// `basicAuth` of SecurityPolicies.
+mod basic_auth;
 /// SecurityPolicies.
 mod security;
 /// TrafficPolicies.

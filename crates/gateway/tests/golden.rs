@@ -525,7 +525,9 @@ fn security(settings: &SecuritySettings) -> String {
     match &settings.client_addresses {
         None => format!("security {policy}: no client"),
         Some(ClientAddressRules { allowed, denied }) => {
-            format!("security {policy}: allowed {allowed:?}, denied {denied:?}")
+            let addresses = format!("security {policy}: allowed {allowed:?}, denied {denied:?}");
+            let users = settings.basic_auth.as_ref().map(|it| format!(", {it:?}"));
+            addresses + &users.unwrap_or_default()
         }
     }
 }

@@ -82,7 +82,7 @@ impl Drop for AddressPlace {
 }
 
 /// Returns the address that stands for the client.
-fn network(client: IpAddr) -> IpAddr {
+pub(crate) fn network(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
         address @ IpAddr::V4(_) => address,

@@ -77,6 +77,10 @@ failures! {
         "request exceeds its rate limit").grpc(ResourceExhausted);
     AccessDenied => row(403, "http_request_denied", "access_denied",
         "this client may not send requests here");
+    Unauthenticated => row(401, "http_request_denied", "unauthenticated",
+        "valid credentials are required");
+    CredentialOverload => row(503, "proxy_internal_error", "credential_overload",
+        "too many passwords wait to be verified");
     SecurityPolicyInvalid => row(500, "proxy_configuration_error", "security_policy_invalid",
         "the route's SecurityPolicy is invalid");
     ClientGone => row(499, "http_request_error", "client_disconnected", "client disconnected");

@@ -8,7 +8,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use codec::head::{ByteSpan, RequestHead, ResponseHead};
-use gateway::snapshot::{CorsPolicy, MirrorPolicy, RouteFilters, Rule, UrlScheme, WeightedTarget};
+use gateway::snapshot::{
+    CorsPolicy, MirrorPolicy, RouteFilters, Rule, SecuritySettings, UrlScheme, WeightedTarget,
+};
 
 use crate::failure::Failure;
 use crate::rate_limit::RateLimitRejection;
@@ -51,13 +53,17 @@ impl RequestFilters {
 
     /// Checks if a client with this address may send the request.
     pub(crate) fn admit(&self, address: impl FnOnce() -> IpAddr) -> Result<(), Failure> {
-        let security = self.rule.filters.as_ref().and_then(|it| it.security.as_ref());
-        let Some(security) = security else { return Ok(()) };
+        let Some(security) = self.security() else { return Ok(()) };
         match &security.client_addresses {
             None => Err(Failure::SecurityPolicyInvalid),
             Some(rules) if rules.admits(address()) => Ok(()),
             Some(_) => Err(Failure::AccessDenied),
         }
+    }
+
+    /// Returns the checks of clients, if there are any.
+    pub(crate) fn security(&self) -> Option<&Arc<SecuritySettings>> {
+        self.rule.filters.as_ref()?.security.as_ref()
     }
 
     /// Returns the index of the rate limits of the request.

@@ -19,11 +19,13 @@ use crate::backend::BackendRef;
 use crate::body::{BodyError, BodySide, BodySource};
 use crate::clock;
 use crate::context::{AttemptContext, RequestContext};
+use crate::credentials;
 use crate::dial::abandon;
 use crate::dial::attempt::AttemptConnection;
 use crate::dial::pool::{self, CompletedExchange};
 use crate::exchange::{ConnectionOutcome, Exchange};
 use crate::failure::Failure;
+use crate::filter::RequestFilters;
 use crate::forwarded::{PSEUDONYM, via};
 use crate::grpc::{self, GrpcCall};
 use crate::load_report;
@@ -396,6 +398,8 @@ pub(crate) async fn answer(context: &mut RequestContext<'_>) -> ConnectionOutcom
     let rejection = filtering.as_ref().and_then(|it| it.rejection.as_deref());
     let retry_after = overloaded.as_ref().map(|it| it.retry_after);
     let retry_after = retry_after.or_else(|| rejection.map(RateLimitRejection::wait));
+    let too_many_passwords = failure == Failure::CredentialOverload;
+    let retry_after = retry_after.or(too_many_passwords.then_some(credentials::RETRY_AFTER));
     let body = match call {
         Some(call) => {
             call.refuse(failure, retry_after, response);
@@ -408,6 +412,14 @@ pub(crate) async fn answer(context: &mut RequestContext<'_>) -> ConnectionOutcom
             response.status = rejection.status();
         }
         rejection.describe(response);
+    }
+    match failure {
+        Failure::Unauthenticated => {
+            let security = filtering.as_ref().and_then(RequestFilters::security);
+            security.iter().for_each(|it| credentials::challenge(it, response));
+        }
+        Failure::CredentialOverload if call.is_none() => credentials::describe_overload(response),
+        _ => {}
     }
     let (error, details) = (failure.attributes().proxy_error, failure.details());
     let status = format!("{PSEUDONYM}; error={error}; details=\"{details}\"");

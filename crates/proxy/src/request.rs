@@ -4,6 +4,7 @@
 //! Each stage is a plainly named function; each early exit is a `Failure`.
 
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -11,7 +12,7 @@ use std::task::Poll;
 use balance::{PickRequest, PriorityLevel, Time};
 use codec::h1::write;
 use codec::head::{BodyFraming, RequestHead};
-use gateway::snapshot::{BackendSettings, EndpointProtocol, Rule, RuleTarget};
+use gateway::snapshot::{BackendSettings, EndpointProtocol, Rule, RuleTarget, SecuritySettings};
 
 use crate::accept::client::{ClientConnection, WaitInterrupt};
 use crate::active_config::{ActiveListener, WorkerConfig};
@@ -21,6 +22,7 @@ use crate::backend::{self, BackendRef, Slot, SlotAdmission};
 use crate::body::BodyPump;
 use crate::clock;
 use crate::context::{AttemptContext, RequestContext};
+use crate::credentials;
 use crate::dial::attempt::{self, AttemptHistory};
 use crate::dial::pool::{Endpoint, EndpointData};
 use crate::dial::{stream_request, websocket};
@@ -93,8 +95,13 @@ async fn forward(context: &mut RequestContext<'_>) -> Result<ConnectionOutcome, 
     context.record.config = Some(Rc::clone(&active_config));
     let target = choose_target(worker, rule);
     context.exchange.filters = RequestFilters::new(rule, target, &context.exchange.request);
-    if answer_locally(context, &active_config, listener)? {
-        return Ok(relay::reply(context).await);
+    match answer_locally(context, &active_config, listener)? {
+        LocalStep::Forward => {}
+        LocalStep::Reply => return Ok(relay::reply(context).await),
+        LocalStep::Authenticate { security, client } => {
+            // On the heap, so that the other requests need no memory for it.
+            Box::pin(credentials::check(context, &security, client)).await?;
+        }
     }
     let backend = backend_of(&active_config, rule, target)?;
     context.record.backend = Some(backend.clone());
@@ -181,16 +188,28 @@ fn choose_target(worker: &Worker, rule: &Rule) -> Option<usize> {
     })
 }
 
+/// The step of a request that comes after the filters of its route.
+enum LocalStep {
+    Forward,
+    /// The response's head is ready.
+    Reply,
+    /// The request needs credentials.
+    Authenticate {
+        security: Arc<SecuritySettings>,
+        client: IpAddr,
+    },
+}
+
 /// Rejects a request of a client that may not send it, and one over its rate limit; else lets a filter of the route
-/// answer in place of an endpoint. If it returns true, the response's head is ready.
+/// answer in place of an endpoint.
 fn answer_locally(
     context: &mut RequestContext<'_>,
     active_config: &WorkerConfig,
     listener: &ActiveListener,
-) -> Result<bool, Failure> {
+) -> Result<LocalStep, Failure> {
     let RequestContext { worker, client, exchange, record } = context;
     let Exchange { request, response, filters: filtering, .. } = &mut **exchange;
-    let Some(filtering) = filtering else { return Ok(false) };
+    let Some(filtering) = filtering else { return Ok(LocalStep::Forward) };
     let address = || client.origin.client(&request.fields, &listener.client);
     filtering.admit(address)?;
     if let Some(limiter) = filtering.rate_limit() {
@@ -200,7 +219,15 @@ fn answer_locally(
             return Err(Failure::RateLimit);
         }
     }
-    filtering.answer(request, client.origin.scheme, listener.public_port, response)
+    if filtering.answer(request, client.origin.scheme, listener.public_port, response)? {
+        return Ok(LocalStep::Reply);
+    }
+    Ok(match filtering.security().filter(|it| credentials::are_required(it)) {
+        Some(security) => {
+            LocalStep::Authenticate { security: Arc::clone(security), client: address() }
+        }
+        None => LocalStep::Forward,
+    })
 }
 
 fn backend_of(

@@ -17,6 +17,7 @@ use crate::accept::handshake_limiter::HandshakeLimiter;
 use crate::active_config::{ActiveConfig, BoundListener, WorkerConfig};
 use crate::clock;
 use crate::config_cell::{CachedConfig, ConfigCell};
+use crate::credentials::verifier::PasswordVerifier;
 use crate::descriptors::IdleShedding;
 use crate::dial::h3::pools::H3WorkerPools;
 use crate::exchange::Exchange;
@@ -56,6 +57,8 @@ pub(crate) struct ProxyState {
     pub(crate) has_successor: AtomicBool,
     pub(crate) budgets: Arc<ResourceBudgets>,
     pub(crate) interception: InterceptionState,
+    /// Verification of passwords.
+    pub(crate) password_verifier: PasswordVerifier,
     /// Leases of slots among replicas; `None`: there are none.
     pub(crate) leases: Option<Arc<LeaseSignal>>,
     stage: AtomicU8,
@@ -173,6 +176,7 @@ impl ProxyState {
             requests_in_tick: AtomicU32::new(0),
             commands,
         };
+        let password_verifier = PasswordVerifier::new(commands.len());
         Self {
             config: ConfigCell::new(ActiveConfig::default()),
             workers: commands.into_iter().map(handle).collect(),
@@ -185,6 +189,7 @@ impl ProxyState {
             has_successor: AtomicBool::new(false),
             budgets,
             interception,
+            password_verifier,
             leases,
             stage: AtomicU8::new(DrainStage::Serving as u8),
         }

@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 
 use anyhow::{Context as _, ensure};
+use data_encoding::BASE64;
 use serde_json::{Value, json};
 use tests::{
     ConfigDirectory, Endpoint, EndpointBehaviour, Http1TestClient, Result, SheaveProcess, objects,
@@ -146,6 +147,57 @@ async fn nginx_annotations_admit_clients_by_address() -> Result {
     for (host, settings, status) in cases {
         let response = client.exchange("GET", "/", &[("Host", host)], b"").await?;
         ensure!(response.status() == status, "{settings}: {response:?}");
+    }
+    Ok(())
+}
+
+/// Users with their passwords, in both forms of the Secret.
+#[tokio::test]
+async fn nginx_annotations_ask_for_passwords() -> Result {
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
+    // Made by `htpasswd` of the password `secret`.
+    let bcrypt = "$2y$05$PhRmFM0twWKvgUsfTnxtCOUtaX/xEKwZl5DFPaJFrqB/Wo0l4wtZq";
+    let apr1 = "$apr1$1ldR0To.$ByyxwvND8ojBXW2mdNGtV/";
+    let secret = |name: &str, values: Value| {
+        let metadata = json!({ "name": name });
+        json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": values })
+    };
+    let file = json!({ "auth-type": "basic", "auth-secret": "file", "auth-realm": "Shop" });
+    let map = json!({
+        "auth-type": "basic",
+        "auth-secret": "default/map",
+        "auth-secret-type": "auth-map",
+    });
+    let mut all = vec![
+        ingress_class(),
+        objects::service("shop"),
+        secret("file", json!({ "auth": format!("ann:{bcrypt}\nbob:{apr1}\n") })),
+        secret("map", json!({ "eve": apr1 })),
+    ];
+    all.extend(objects::slices("shop", &[endpoint.address]));
+    for (host, settings) in [("file.test", file), ("map.test", map)] {
+        let spec = json!({ "rules": [rule(host, "/", "Prefix", "shop")] });
+        all.push(ingress(host, annotations(settings), spec));
+    }
+    let configuration = ConfigDirectory::empty()?;
+    configuration.write("main.yaml", &all)?;
+    let sheave = SheaveProcess::serve(&configuration).await?;
+    let mut client = Http1TestClient::connect(sheave.address()).await?;
+    for (host, user, status, realm) in [
+        ("file.test", "ann:secret", 200, ""),
+        ("file.test", "bob:secret", 200, ""),
+        ("file.test", "bob:wrong", 401, "Shop"),
+        ("file.test", "eve:secret", 401, "Shop"),
+        ("map.test", "eve:secret", 200, ""),
+        ("map.test", "ann:secret", 401, ""),
+    ] {
+        let value = format!("Basic {}", BASE64.encode(user.as_bytes()));
+        let fields = [("Host", host), ("Authorization", &*value)];
+        let response = client.exchange("GET", "/", &fields, b"").await?;
+        ensure!(response.status() == status, "{host} {user}: {response:?}");
+        let challenge = response.field("www-authenticate");
+        let expected = format!("Basic realm=\"{realm}\", charset=\"UTF-8\"");
+        ensure!(challenge == (status == 401).then_some(expected), "{response:?}");
     }
     Ok(())
 }

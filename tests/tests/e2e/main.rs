@@ -54,6 +54,8 @@ mod rate_limits;
 mod client_addresses;
 /// Limits of the size of bodies.
 mod body_limits;
+/// Users that are admitted with their passwords.
+mod basic_auth;
 /// Endpoint selection and connection reuse.
 mod choosing;
 /// New endpoints under kept-alive connections.

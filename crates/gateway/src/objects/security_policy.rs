@@ -6,12 +6,12 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::basic_auth::BasicAuthentication;
 use super::route_target::RouteTarget;
 use super::scalar::CidrBlock;
 
-/// The clients that may send requests to a Gateway, a listener, a route or a rule. A request of another client is
-/// answered with 403, a gRPC call with PERMISSION_DENIED. If the policy is invalid, all requests to its targets are
-/// answered with 500.
+/// The clients that may send requests to a Gateway, a listener, a route or a rule. A request must pass all checks of the
+/// policy, of which there is at least one. If the policy is invalid, all requests to its targets are answered with 500.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SecurityPolicySpec {
@@ -20,8 +20,11 @@ pub struct SecurityPolicySpec {
     /// have the same target, the older one applies.
     #[schemars(length(min = 1, max = 16))]
     pub target_refs: Vec<RouteTarget>,
-    /// The addresses of clients that may send requests.
-    pub client_addresses: ClientAddressAccess,
+    /// The addresses of clients that may send requests. A request of another client is answered with 403, a gRPC call
+    /// with PERMISSION_DENIED. Default: all.
+    pub client_addresses: Option<ClientAddressAccess>,
+    /// Names and passwords of users. Default: none is needed.
+    pub basic_auth: Option<BasicAuthentication>,
 }
 
 /// The addresses of clients that may send requests. The address is that of the connection, or the one that trusted

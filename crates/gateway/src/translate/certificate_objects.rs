@@ -89,6 +89,12 @@ impl<'a> CertificateObjects<'a> {
         for policy in self.index.client_policies.values() {
             self.add_revocation_lists(&policy.metadata.namespace, &policy.spec);
         }
+        for policy in self.index.security_policies.values() {
+            for users in policy.spec.basic_auth.iter().map(|it| &it.users) {
+                let namespace = &policy.metadata.namespace;
+                self.found.insert(CertificateObject::new("Secret", namespace, &users.name));
+            }
+        }
         for policy in &self.index.invalid_objects {
             if let Some(PartialPolicy::Client { spec, .. }) = &policy.spec.partial_policy {
                 self.add_revocation_lists(&policy.metadata.namespace, spec);

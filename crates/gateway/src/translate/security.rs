@@ -1,6 +1,7 @@
 //! SecurityPolicies: the clients that may send requests to each target.
 
-use super::index::SECURITY_POLICY;
+use super::basic_auth;
+use super::index::{ObjectIndex, SECURITY_POLICY};
 use super::owner::OwnerObject;
 use super::report::ValidationFault;
 use super::route_policy::{RoutePolicies, RoutePolicy, full_name};
@@ -19,24 +20,51 @@ impl RoutePolicy<SecuritySettings> for SecurityPolicySpec {
         &self.target_refs
     }
 
-    fn faults(&self) -> Vec<ValidationFault> {
-        let ClientAddressAccess { allow, deny } = &self.client_addresses;
-        let fault = |message| {
-            ValidationFault::new(ConditionReason::Invalid, "spec.clientAddresses", message)
-        };
-        let is_empty = allow.is_empty() && deny.is_empty();
-        is_empty.then(|| fault("has neither `allow` nor `deny`")).into_iter().collect()
+    fn faults(&self, index: &ObjectIndex<'_>, namespace: &str) -> Vec<ValidationFault> {
+        let Self { target_refs: _, client_addresses, basic_auth } = self;
+        let fault = |field, message| ValidationFault::new(ConditionReason::Invalid, field, message);
+        if client_addresses.is_none() && basic_auth.is_none() {
+            return vec![fault("spec", "has no check")];
+        }
+        let is_empty = |it: &ClientAddressAccess| it.allow.is_empty() && it.deny.is_empty();
+        let addresses = client_addresses.as_ref().filter(|it| is_empty(it));
+        let addresses =
+            addresses.map(|_| fault("spec.clientAddresses", "has neither `allow` nor `deny`"));
+        let users = basic_auth.as_ref().map(|it| basic_auth::settings(index, namespace, it));
+        addresses.into_iter().chain(users.and_then(Result::err)).collect()
     }
 
-    fn settings(&self, owner: OwnerObject<'_>, _: &RouteTarget) -> SecuritySettings {
+    fn settings(
+        &self,
+        index: &ObjectIndex<'_>,
+        owner: OwnerObject<'_>,
+        _: &RouteTarget,
+    ) -> SecuritySettings {
         let networks = |blocks: &[CidrBlock]| blocks.iter().map(|it| it.0).collect();
-        let ClientAddressAccess { allow, deny } = &self.client_addresses;
-        let rules = ClientAddressRules { allowed: networks(allow), denied: networks(deny) };
-        SecuritySettings { policy: full_name(owner).into(), client_addresses: Some(rules) }
+        let addresses = self.client_addresses.as_ref();
+        let rules = addresses.map(|ClientAddressAccess { allow, deny }| ClientAddressRules {
+            allowed: networks(allow),
+            denied: networks(deny),
+        });
+        let namespace = &*owner.metadata.namespace;
+        let users = self.basic_auth.as_ref();
+        let users = users.map(|it| basic_auth::settings(index, namespace, it));
+        match users.transpose() {
+            Ok(basic_auth) => SecuritySettings {
+                policy: full_name(owner).into(),
+                client_addresses: Some(rules.unwrap_or_default()),
+                basic_auth,
+            },
+            Err(_) => invalid(&full_name(owner)),
+        }
     }
 
     // Without the settings of a policy it is unknown which clients may send requests.
     fn invalid_settings(policy: &str) -> Option<SecuritySettings> {
-        Some(SecuritySettings { policy: policy.into(), client_addresses: None })
+        Some(invalid(policy))
     }
+}
+
+fn invalid(policy: &str) -> SecuritySettings {
+    SecuritySettings { policy: policy.into(), client_addresses: None, basic_auth: None }
 }

@@ -203,7 +203,13 @@ fn security_line(settings: &SecuritySettings) -> String {
             let allowed = (!allowed.is_empty()).then(|| format!("from {}", list(allowed)));
             let denied = (!denied.is_empty()).then(|| format!("not from {}", list(denied)));
             let parts: Vec<_> = allowed.into_iter().chain(denied).collect();
-            format!("clients {}, else 403", parts.join(", "))
+            let addresses =
+                (!parts.is_empty()).then(|| format!("clients {}, else 403", parts.join(", ")));
+            let users = settings
+                .basic_auth
+                .as_ref()
+                .map(|it| format!("users of Secret {} with their passwords, else 401", it.secret));
+            addresses.into_iter().chain(users).collect::<Vec<_>>().join("; ")
         }
     };
     format!("{rule} (SecurityPolicy {})", settings.policy)

@@ -4,6 +4,8 @@
 mod value;
 /// Load balancing, affinity, limits and timeouts.
 mod backend;
+/// Names and passwords of users.
+mod basic_auth;
 /// Canaries.
 mod canary;
 /// Addresses of clients.
@@ -29,12 +31,14 @@ use super::super::index::ObjectIndex;
 use super::super::report::TranslationReport;
 use super::dialect::{AnnotationDialect, AnnotationKey};
 use crate::objects::{
-    BackendPolicySpec, ClientAddressAccess, CorsFilter, IngressSpec, RequestRateLimit,
-    TrafficLimits, TypedObject,
+    BackendPolicySpec, BasicAuthentication, ClientAddressAccess, CorsFilter, IngressSpec,
+    RequestRateLimit, TrafficLimits, TypedObject,
 };
 
 pub(super) use backend::BackendAnnotation;
 use backend::BackendAnnotations;
+pub(super) use basic_auth::BasicAuthAnnotation;
+use basic_auth::BasicAuthAnnotations;
 pub(super) use canary::{CanaryAnnotation, CanaryCondition, CanarySettings};
 pub(super) use client::ClientAnnotation;
 pub(super) use cors::CorsAnnotation;
@@ -70,6 +74,8 @@ pub(super) struct AnnotationSettings {
     pub(super) canary: Option<CanarySettings>,
     /// Addresses of clients that may send requests.
     pub(super) client_addresses: ClientAddressAccess,
+    /// Names and passwords of users.
+    pub(super) basic_auth: Option<BasicAuthentication>,
     /// Allowed cross-origin requests.
     pub(super) cors: Option<CorsFilter>,
     /// The limits of the rate of requests.
@@ -84,6 +90,7 @@ pub(super) struct AnnotationSettings {
 #[derive(Default)]
 struct AnnotationReader {
     backend: BackendAnnotations,
+    basic_auth: BasicAuthAnnotations,
     canary: CanarySettings,
     client_addresses: ClientAddressAccess,
     cors: CorsAnnotations,
@@ -125,7 +132,12 @@ pub(super) fn annotation_settings(
     faults.extend(reader.endpoint_tls.ineffective(&policy).into_iter().map(str::to_owned));
     let verification = reader.endpoint_tls.verification(&ingress.metadata.namespace, &policy);
     policy.tls.insecure_skip_verify &= verification == Ok(None);
-    let denies_all = reader.denies_all || verification.is_err();
+    let basic_auth = reader.basic_auth.into_check(&ingress.metadata.namespace);
+    if let Err((dialect, fault)) = &basic_auth {
+        let message = format!("{}{fault}: all requests are answered with 500", dialect.prefix());
+        report.problem("Ingress", ingress, FIELD, message);
+    }
+    let denies_all = reader.denies_all || verification.is_err() || basic_auth.is_err();
     let denied = |fault: &String| format!("{fault}: all requests are answered with 500");
     faults.extend(verification.as_ref().err().map(denied));
     for fault in faults {
@@ -141,6 +153,7 @@ pub(super) fn annotation_settings(
         headers: reader.snippet_headers,
         canary: is_canary.then_some(reader.canary),
         client_addresses: reader.client_addresses,
+        basic_auth: basic_auth.unwrap_or_default(),
         cors: reader.cors.into_filter(),
         rates: reader.rates.into_limits(),
         traffic: reader.traffic,
@@ -155,6 +168,17 @@ pub(super) fn endpoint_secret(ingress: &TypedObject<IngressSpec>) -> Option<&str
     own_secret(reference.trim(), &ingress.metadata.namespace)
 }
 
+/// Returns the names of the Secrets with users that annotations name, if they are of the namespace.
+pub(super) fn user_secrets(ingress: &TypedObject<IngressSpec>) -> impl Iterator<Item = &str> {
+    let annotations = ingress.metadata.annotations.iter();
+    annotations.filter_map(|(annotation, value)| {
+        let (dialect, name) = AnnotationDialect::find(annotation)?;
+        let setting = dialect.setting(name)?;
+        let is_secret = setting == AnnotationKey::BasicAuth(BasicAuthAnnotation::Secret);
+        is_secret.then(|| own_secret(value.trim(), &ingress.metadata.namespace))?
+    })
+}
+
 impl AnnotationReader {
     fn add(
         &mut self,
@@ -166,6 +190,10 @@ impl AnnotationReader {
             AnnotationKey::Backend(setting) => {
                 let result = self.backend.add(dialect, setting, value);
                 if setting == BackendAnnotation::MaxPerClient { self.guard(result) } else { result }
+            }
+            AnnotationKey::BasicAuth(setting) => {
+                let result = self.basic_auth.add(dialect, setting, value);
+                self.guard(result)
             }
             AnnotationKey::Canary(setting) => self.canary.add(setting, value),
             AnnotationKey::Client(setting) => {

@@ -4,8 +4,9 @@
 mod fixed;
 
 use super::annotation::{
-    BackendAnnotation, CanaryAnnotation, ClientAnnotation, CorsAnnotation, EndpointTlsAnnotation,
-    HostAnnotation, RateAnnotation, RedirectAnnotation, RewriteAnnotation, TrafficAnnotation,
+    BackendAnnotation, BasicAuthAnnotation, CanaryAnnotation, ClientAnnotation, CorsAnnotation,
+    EndpointTlsAnnotation, HostAnnotation, RateAnnotation, RedirectAnnotation, RewriteAnnotation,
+    TrafficAnnotation,
 };
 
 /// The controller that defines an annotation, which determines the meaning of values.
@@ -27,6 +28,8 @@ pub(super) enum AnnotationKey {
     AccessControl,
     /// Connections to endpoints and the choice among them.
     Backend(BackendAnnotation),
+    /// Names and passwords of users.
+    BasicAuth(BasicAuthAnnotation),
     /// Canaries.
     Canary(CanaryAnnotation),
     /// Addresses of clients that may send requests.
@@ -54,10 +57,11 @@ pub(super) enum AnnotationKey {
 }
 
 use AnnotationKey::{
-    Backend, Canary, Client, Cors, EndpointTls, Host, NoEffect, RateLimit, Redirect, Rewrite,
-    Snippet, Traffic,
+    Backend, BasicAuth, Canary, Client, Cors, EndpointTls, Host, NoEffect, RateLimit, Redirect,
+    Rewrite, Snippet, Traffic,
 };
 use BackendAnnotation as B;
+use BasicAuthAnnotation as U;
 use CanaryAnnotation as Y;
 use ClientAnnotation as A;
 use CorsAnnotation as C;
@@ -73,6 +77,10 @@ const NGINX: &[(&str, AnnotationKey)] = &[
     ("affinity-canary-behavior", CANARY_AFFINITY),
     ("allowlist-source-range", Client(A::Allowed)),
     ("app-root", Redirect(R::AppRoot)),
+    ("auth-realm", BasicAuth(U::Realm)),
+    ("auth-secret", BasicAuth(U::Secret)),
+    ("auth-secret-type", BasicAuth(U::SecretType)),
+    ("auth-type", BasicAuth(U::Type)),
     ("backend-protocol", Backend(B::Protocol)),
     ("canary", Canary(Y::Enabled)),
     ("canary-by-cookie", Canary(Y::Cookie)),
@@ -162,6 +170,9 @@ const HAPROXY_INGRESS: &[(&str, AnnotationKey)] = &[
     ("affinity", Backend(B::Affinity)),
     ("allowlist-source-range", Client(A::Allowed)),
     ("app-root", Redirect(R::AppRoot)),
+    ("auth-realm", BasicAuth(U::Realm)),
+    ("auth-secret", BasicAuth(U::Secret)),
+    ("auth-type", BasicAuth(U::Type)),
     ("backend-protocol", Backend(B::Protocol)),
     ("balance-algorithm", Backend(B::Balance)),
     ("denylist-source-range", Client(A::Denied)),
@@ -182,6 +193,9 @@ const HAPROXY_INGRESS: &[(&str, AnnotationKey)] = &[
 
 const HAPROXY: &[(&str, AnnotationKey)] = &[
     ("allow-list", Client(A::Allowed)),
+    ("auth-realm", BasicAuth(U::Realm)),
+    ("auth-secret", BasicAuth(U::Secret)),
+    ("auth-type", BasicAuth(U::Type)),
     ("blacklist", Client(A::Denied)),
     ("cookie-persistence", Backend(B::CookiePersistence)),
     ("deny-list", Client(A::Denied)),
@@ -239,6 +253,7 @@ impl AnnotationKey {
             Self::Canary(_) => true,
             Self::Backend(setting) => is_own(setting),
             Self::AccessControl
+            | Self::BasicAuth(_)
             | Self::Client(_)
             | Self::Cors(_)
             | Self::EndpointTls(_)
@@ -266,6 +281,12 @@ impl AnnotationDialect {
         let named =
             |(prefix, dialect): (_, Self)| Some((dialect, annotation.strip_prefix(prefix)?));
         Self::ALL.into_iter().find_map(named)
+    }
+
+    /// Returns the part of the names of annotations before the `/`, and the `/`.
+    pub(super) fn prefix(self) -> &'static str {
+        let named = Self::ALL.into_iter().find(|(_, dialect)| *dialect == self);
+        named.map_or("", |(prefix, _)| prefix)
     }
 
     /// Returns the unit of a duration without a unit.

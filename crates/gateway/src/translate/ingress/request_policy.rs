@@ -29,9 +29,13 @@ pub(super) fn add(
     };
     let target_refs: Vec<_> = routes.into_iter().map(target).collect();
     let access = &settings.client_addresses;
-    if !access.allow.is_empty() || !access.deny.is_empty() {
-        let target_refs = target_refs.clone();
-        let spec = SecurityPolicySpec { target_refs, client_addresses: access.clone() };
+    let has_access = !access.allow.is_empty() || !access.deny.is_empty();
+    if has_access || settings.basic_auth.is_some() {
+        let spec = SecurityPolicySpec {
+            target_refs: target_refs.clone(),
+            client_addresses: has_access.then(|| access.clone()),
+            basic_auth: settings.basic_auth.clone(),
+        };
         let policy = policy("SecurityPolicy", ingress, spec, expansion);
         expansion.objects.push(ApiObject::SecurityPolicy(policy));
     }
