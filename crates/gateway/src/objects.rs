@@ -65,6 +65,8 @@ mod client_policy;
 mod route_target;
 /// `RateLimitPolicy`.
 mod rate_limit_policy;
+/// `apiKeys` of a SecurityPolicy.
+mod api_keys;
 /// `basicAuth` of a SecurityPolicy.
 mod basic_auth;
 /// `SecurityPolicy`.
@@ -81,6 +83,7 @@ mod invalid_object;
 mod shorthand;
 
 pub use address_pool::{AddressPoolSpec, AnnouncementMethod};
+pub use api_keys::{ApiKeyAuthentication, ApiKeySecret, ApiKeySources};
 pub use backend_health::{
     ActiveHealth, BackendHealthPolicy, BackendRetry, EjectOn, GrpcStatus, PassiveHealth, ProbeType,
     SlowStart,

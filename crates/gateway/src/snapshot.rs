@@ -9,6 +9,8 @@ mod filter;
 mod settings;
 /// Limits of the rate of requests.
 mod rate_limit;
+/// Keys of clients.
+mod api_keys;
 /// Hashes of passwords.
 mod password_hash;
 /// Users and the hashes of their passwords.
@@ -26,6 +28,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use api_keys::{ApiKeySettings, ApiKeySource, SecretKey};
 pub use basic_auth::BasicAuthSettings;
 pub use filter::{
     AllowList, CorsPolicy, HeaderEdits, HeaderField, MirrorFraction, MirrorPolicy, OriginPattern,
@@ -61,6 +64,8 @@ pub struct Snapshot {
     pub backends: Vec<Backend>,
     /// The limits of all targets of RateLimitPolicies.
     pub rate_limits: Vec<Arc<RateLimitSettings>>,
+    /// The keys of clients of all SecurityPolicies that have any.
+    pub api_keys: Vec<Arc<ApiKeySettings>>,
     /// The ports of Services whose clients balance each call themselves, sorted by name and port. Empty unless the
     /// settings of the translation ask for them.
     pub service_ports: Vec<ServicePortRoutes>,

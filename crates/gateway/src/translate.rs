@@ -75,6 +75,8 @@ mod route_policy;
 mod rate_limit;
 /// Users of Secrets.
 mod htpasswd;
+/// `apiKeys` of SecurityPolicies.
+mod api_keys;
 /// `basicAuth` of SecurityPolicies.
 mod basic_auth;
 /// SecurityPolicies.
@@ -173,6 +175,7 @@ pub fn translate(objects: &[ApiObject], settings: &TranslationSettings) -> Trans
             snapshot.rules.push(rule);
         }
     }
+    snapshot.api_keys = request_policies.api_keys();
     snapshot.rate_limits = request_policies.into_rate_limits();
     snapshot.listeners = listeners.into_listeners();
     snapshot.service_ports = service_listeners.port_routes();

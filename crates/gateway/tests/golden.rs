@@ -527,7 +527,8 @@ fn security(settings: &SecuritySettings) -> String {
         Some(ClientAddressRules { allowed, denied }) => {
             let addresses = format!("security {policy}: allowed {allowed:?}, denied {denied:?}");
             let users = settings.basic_auth.as_ref().map(|it| format!(", {it:?}"));
-            addresses + &users.unwrap_or_default()
+            let keys = settings.api_keys.as_ref().map(|it| format!(", {it:?}"));
+            addresses + &users.unwrap_or_default() + &keys.unwrap_or_default()
         }
     }
 }

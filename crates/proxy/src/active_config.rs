@@ -11,8 +11,9 @@ use balance::rate_limit::ReplicaPart;
 use balance::{EndpointRegistry, EndpointSet, SetMember, SlotAssignment};
 use gateway::matching::{HostName, HostNameBuffer, RequestAttributes, RouteTable};
 use gateway::snapshot::{
-    AffinitySettings, BackendKey, BackendSettings, ClientSettings, EndpointSpec, Http3Settings,
-    InterceptionSettings, ListenerProtocol, RateLimitSettings, Rule, TlsPayload, TransportProtocol,
+    AffinitySettings, ApiKeySettings, BackendKey, BackendSettings, ClientSettings, EndpointSpec,
+    Http3Settings, InterceptionSettings, ListenerProtocol, RateLimitSettings, Rule, TlsPayload,
+    TransportProtocol,
 };
 use gateway::{Snapshot, snapshot};
 use ipnet::IpNet;
@@ -21,6 +22,7 @@ use tls::{EndpointTlsContext, EndpointTlsFactory, SniTable, TlsInfo};
 use crate::affinity::AffinityKey;
 use crate::backend::{Backend, BackendConfigRef, SlotShare};
 use crate::config_cell::{CachedConfig, ConfigCell};
+use crate::credentials::api_key::ApiKeyTable;
 use crate::demand::route_rates::RouteRates;
 use crate::dial::pool::EndpointData;
 use crate::failure::Failure;
@@ -43,6 +45,8 @@ pub(crate) struct ActiveConfig {
     pub(crate) backends: Vec<Arc<Backend>>,
     /// Rate limits, by [`RouteFilters::rate_limit`](snapshot::RouteFilters::rate_limit).
     pub(crate) rate_limiters: Vec<Arc<RateLimiter>>,
+    /// Keys of clients, by policy.
+    pub(crate) api_keys: HashMap<Arc<str>, Arc<ApiKeyTable>>,
     /// Indices of the listeners whose connections are intercepted, by address.
     pub(crate) intercepting: HashMap<SocketAddr, usize>,
 }
@@ -283,6 +287,8 @@ pub(crate) struct StateRegistry {
     /// By policy and target.
     rate_limiters: BTreeMap<(Arc<str>, Arc<str>), Arc<RateLimiter>>,
     rate_limit_part: Arc<SharedPart>,
+    /// By policy.
+    api_keys: HashMap<Arc<str>, Arc<ApiKeyTable>>,
     endpoint_tls: EndpointTlsFactory,
     slot_assignment: SlotAssignment,
     affinity_key: Arc<AffinityKey>,
@@ -306,6 +312,7 @@ impl StateRegistry {
             routes: BTreeMap::new(),
             rate_limiters: BTreeMap::new(),
             rate_limit_part: Arc::default(),
+            api_keys: HashMap::new(),
             endpoint_tls: EndpointTlsFactory::default(),
             // The thread of the leases sets it once it knows the replicas.
             slot_assignment: match &leases {
@@ -377,6 +384,23 @@ impl StateRegistry {
         let made = made.collect();
         self.rate_limiters = limiters;
         made
+    }
+
+    /// Returns the keys of clients of the Snapshot, by policy.
+    pub(crate) fn api_keys(
+        &mut self,
+        all: &[Arc<ApiKeySettings>],
+    ) -> HashMap<Arc<str>, Arc<ApiKeyTable>> {
+        let table = |settings: &Arc<ApiKeySettings>| {
+            let known = self.api_keys.get(&settings.policy);
+            let table = match known.filter(|known| known.settings == *settings) {
+                Some(known) => Arc::clone(known),
+                None => Arc::new(ApiKeyTable::new(settings)),
+            };
+            (Arc::clone(&settings.policy), table)
+        };
+        self.api_keys = all.iter().map(table).collect();
+        self.api_keys.clone()
     }
 
     /// Sets this replica's part of every bucket of a rate limit.

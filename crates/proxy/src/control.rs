@@ -384,6 +384,7 @@ impl Proxy {
             routes: control.registry.routes(&snapshot.rules),
             rules: snapshot.rules.clone(),
             backends: control.registry.backends(snapshot),
+            api_keys: control.registry.api_keys(&snapshot.api_keys),
             rate_limiters: control.registry.rate_limiters(&snapshot.rate_limits),
         };
         let change = control.groups.open(groups);

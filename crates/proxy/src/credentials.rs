@@ -1,8 +1,8 @@
 //! Credentials of a request, as the SecurityPolicy of its rule requires them.
 //!
-//! A request passes with a name and a password of a user, or is answered with 401. The check comes after what a filter
-//! answers: a redirect to HTTPS must not ask for a password over HTTP, and a browser sends no credentials with a CORS
-//! preflight request.
+//! A request passes with a name and a password of a user, or the key of a client, or is answered with 401. The check
+//! comes after what a filter answers: a redirect to HTTPS must not ask for a password over HTTP, and a browser sends no
+//! credentials with a CORS preflight request.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,11 +13,14 @@ use gateway::snapshot::{BasicAuthSettings, SecuritySettings};
 use zeroize::Zeroizing;
 
 use crate::accept::client::WaitInterrupt;
+use crate::active_config::ActiveConfig;
 use crate::address_share::network;
 use crate::clock;
 use crate::context::RequestContext;
 use crate::failure::Failure;
 
+/// Keys of clients.
+pub(crate) mod api_key;
 /// Hashes of passwords.
 mod password;
 /// Verification of passwords, off the workers.
@@ -34,7 +37,7 @@ pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// True if requests need credentials by these settings.
 pub(crate) fn are_required(security: &SecuritySettings) -> bool {
-    security.basic_auth.is_some()
+    security.basic_auth.is_some() || security.api_keys.is_some()
 }
 
 /// Adds what tells the client which credentials are required (RFC 9110 §11.6.1).
@@ -42,14 +45,23 @@ pub(crate) fn challenge(security: &SecuritySettings, response: &mut ResponseHead
     if let Some(basic) = &security.basic_auth {
         response.fields.append("WWW-Authenticate", &*basic.challenge);
     }
+    if let Some(keys) = &security.api_keys {
+        response.fields.append("WWW-Authenticate", api_key::challenge(keys));
+    }
 }
 
 /// Checks the credentials of the request, and changes what the endpoint gets of them.
 pub(crate) async fn check(
     context: &mut RequestContext<'_>,
+    active_config: &ActiveConfig,
     security: &SecuritySettings,
     address: IpAddr,
 ) -> Result<(), Failure> {
+    if security.api_keys.is_some() {
+        let table = active_config.api_keys.get(&security.policy);
+        let table = table.ok_or(Failure::SecurityPolicyInvalid)?;
+        table.check(&mut context.exchange.request)?;
+    }
     let Some(basic) = &security.basic_auth else { return Ok(()) };
     let credentials = BasicCredentials::of(&context.exchange.request.fields);
     let credentials = credentials.ok_or(Failure::Unauthenticated)?;

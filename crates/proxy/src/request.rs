@@ -100,7 +100,7 @@ async fn forward(context: &mut RequestContext<'_>) -> Result<ConnectionOutcome, 
         LocalStep::Reply => return Ok(relay::reply(context).await),
         LocalStep::Authenticate { security, client } => {
             // On the heap, so that the other requests need no memory for it.
-            Box::pin(credentials::check(context, &security, client)).await?;
+            Box::pin(credentials::check(context, &active_config, &security, client)).await?;
         }
     }
     let backend = backend_of(&active_config, rule, target)?;

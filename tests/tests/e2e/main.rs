@@ -54,6 +54,8 @@ mod rate_limits;
 mod client_addresses;
 /// Limits of the size of bodies.
 mod body_limits;
+/// Clients that are admitted with their keys.
+mod api_keys;
 /// Users that are admitted with their passwords.
 mod basic_auth;
 /// Endpoint selection and connection reuse.

@@ -6,6 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::api_keys::ApiKeyAuthentication;
 use super::basic_auth::BasicAuthentication;
 use super::route_target::RouteTarget;
 use super::scalar::CidrBlock;
@@ -25,6 +26,8 @@ pub struct SecurityPolicySpec {
     pub client_addresses: Option<ClientAddressAccess>,
     /// Names and passwords of users. Default: none is needed.
     pub basic_auth: Option<BasicAuthentication>,
+    /// Keys of clients. Default: none is needed.
+    pub api_keys: Option<ApiKeyAuthentication>,
 }
 
 /// The addresses of clients that may send requests. The address is that of the connection, or the one that trusted

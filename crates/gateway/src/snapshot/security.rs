@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use super::api_keys::ApiKeySettings;
 use super::basic_auth::BasicAuthSettings;
 
 /// The settings of one target of a SecurityPolicy.
@@ -16,6 +17,8 @@ pub struct SecuritySettings {
     pub client_addresses: Option<ClientAddressRules>,
     /// The users that may send requests; `None`: no password is needed.
     pub basic_auth: Option<BasicAuthSettings>,
+    /// The clients that may send requests with their keys; `None`: no key is needed.
+    pub api_keys: Option<Arc<ApiKeySettings>>,
 }
 
 /// The addresses of clients that may send requests.

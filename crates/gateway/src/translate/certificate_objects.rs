@@ -90,9 +90,11 @@ impl<'a> CertificateObjects<'a> {
             self.add_revocation_lists(&policy.metadata.namespace, &policy.spec);
         }
         for policy in self.index.security_policies.values() {
-            for users in policy.spec.basic_auth.iter().map(|it| &it.users) {
-                let namespace = &policy.metadata.namespace;
-                self.found.insert(CertificateObject::new("Secret", namespace, &users.name));
+            let users = policy.spec.basic_auth.iter().map(|it| &it.users.name);
+            let keys = policy.spec.api_keys.iter().flat_map(|it| &it.credential_refs);
+            let namespace = &policy.metadata.namespace;
+            for name in users.chain(keys.map(|it| &it.name)) {
+                self.found.insert(CertificateObject::new("Secret", namespace, name));
             }
         }
         for policy in &self.index.invalid_objects {

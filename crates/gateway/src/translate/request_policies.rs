@@ -1,5 +1,6 @@
 //! Policies of requests of all kinds.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::draft::RuleOrigin;
@@ -11,7 +12,7 @@ use super::route_policy::route_policies;
 use super::rule_policies::RulePolicies;
 use super::security::SecurityPolicies;
 use super::traffic::TrafficPolicies;
-use crate::snapshot::RateLimitSettings;
+use crate::snapshot::{ApiKeySettings, RateLimitSettings};
 
 /// The policies that attach to Gateways and routes.
 pub(super) struct RequestPolicies<'a> {
@@ -52,6 +53,15 @@ impl<'a> RequestPolicies<'a> {
             security: security.map(|it| Arc::clone(self.security.get(it))),
             traffic: traffic.map(|it| Arc::clone(self.traffic.get(it))),
         }
+    }
+
+    /// Returns the keys of clients of all policies.
+    pub(super) fn api_keys(&self) -> Vec<Arc<ApiKeySettings>> {
+        let settings = self.security.settings();
+        let keys = settings.filter_map(|it| it.api_keys.as_ref());
+        // The targets of a policy have the same keys.
+        let of_policies: BTreeMap<_, _> = keys.map(|it| (&it.policy, it)).collect();
+        of_policies.into_values().map(Arc::clone).collect()
     }
 
     /// Returns the limits of all targets.

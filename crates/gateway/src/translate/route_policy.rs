@@ -157,6 +157,11 @@ impl<'a, T: PartialEq> RoutePolicies<'a, T> {
         &self.settings[index]
     }
 
+    /// Returns the settings of all targets, those that targets share once.
+    pub(super) fn settings(&self) -> impl Iterator<Item = &Arc<T>> {
+        self.settings.iter()
+    }
+
     /// Returns the settings of all targets.
     pub(super) fn into_settings(self) -> Vec<Arc<T>> {
         self.settings

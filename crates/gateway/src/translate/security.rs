@@ -1,10 +1,12 @@
 //! SecurityPolicies: the clients that may send requests to each target.
 
-use super::basic_auth;
+use std::sync::Arc;
+
 use super::index::{ObjectIndex, SECURITY_POLICY};
 use super::owner::OwnerObject;
 use super::report::ValidationFault;
 use super::route_policy::{RoutePolicies, RoutePolicy, full_name};
+use super::{api_keys, basic_auth};
 use crate::objects::{CidrBlock, ClientAddressAccess, RouteTarget, SecurityPolicySpec};
 use crate::snapshot::{ClientAddressRules, SecuritySettings};
 use crate::status::ConditionReason;
@@ -21,9 +23,9 @@ impl RoutePolicy<SecuritySettings> for SecurityPolicySpec {
     }
 
     fn faults(&self, index: &ObjectIndex<'_>, namespace: &str) -> Vec<ValidationFault> {
-        let Self { target_refs: _, client_addresses, basic_auth } = self;
+        let Self { target_refs: _, client_addresses, basic_auth, api_keys } = self;
         let fault = |field, message| ValidationFault::new(ConditionReason::Invalid, field, message);
-        if client_addresses.is_none() && basic_auth.is_none() {
+        if client_addresses.is_none() && basic_auth.is_none() && api_keys.is_none() {
             return vec![fault("spec", "has no check")];
         }
         let is_empty = |it: &ClientAddressAccess| it.allow.is_empty() && it.deny.is_empty();
@@ -31,7 +33,9 @@ impl RoutePolicy<SecuritySettings> for SecurityPolicySpec {
         let addresses =
             addresses.map(|_| fault("spec.clientAddresses", "has neither `allow` nor `deny`"));
         let users = basic_auth.as_ref().map(|it| basic_auth::settings(index, namespace, it));
-        addresses.into_iter().chain(users.and_then(Result::err)).collect()
+        let keys = api_keys.as_ref().map(|it| api_keys::settings(index, namespace, "", it));
+        let faults = addresses.into_iter().chain(users.and_then(Result::err));
+        faults.chain(keys.and_then(Result::err)).collect()
     }
 
     fn settings(
@@ -47,15 +51,19 @@ impl RoutePolicy<SecuritySettings> for SecurityPolicySpec {
             denied: networks(deny),
         });
         let namespace = &*owner.metadata.namespace;
+        let policy = full_name(owner);
         let users = self.basic_auth.as_ref();
         let users = users.map(|it| basic_auth::settings(index, namespace, it));
-        match users.transpose() {
-            Ok(basic_auth) => SecuritySettings {
-                policy: full_name(owner).into(),
-                client_addresses: Some(rules.unwrap_or_default()),
-                basic_auth,
-            },
-            Err(_) => invalid(&full_name(owner)),
+        let keys = self.api_keys.as_ref();
+        let keys = keys.map(|it| api_keys::settings(index, namespace, &policy, it));
+        let (Ok(basic_auth), Ok(api_keys)) = (users.transpose(), keys.transpose()) else {
+            return invalid(&policy);
+        };
+        SecuritySettings {
+            policy: policy.into(),
+            client_addresses: Some(rules.unwrap_or_default()),
+            basic_auth,
+            api_keys: api_keys.map(Arc::new),
         }
     }
 
@@ -66,5 +74,10 @@ impl RoutePolicy<SecuritySettings> for SecurityPolicySpec {
 }
 
 fn invalid(policy: &str) -> SecuritySettings {
-    SecuritySettings { policy: policy.into(), client_addresses: None, basic_auth: None }
+    SecuritySettings {
+        policy: policy.into(),
+        client_addresses: None,
+        basic_auth: None,
+        api_keys: None,
+    }
 }

@@ -8,7 +8,10 @@ pub(super) fn apply(rewrite: &RewriteAction, request: &mut RequestHead) {
     if let Some(hostname) = &rewrite.hostname {
         request.set_sent_authority(hostname.as_bytes());
     }
-    let (path, query) = request.target().split_at(request.path().len());
+    let path = request.path();
+    // A check of keys may have removed one from the query.
+    let query = request.sent_target().iter().position(|byte| *byte == b'?');
+    let query = query.map_or(&b""[..], |start| &request.sent_target()[start..]);
     if let Some(rewrite) = &rewrite.path
         && path.starts_with(b"/")
     {

@@ -209,7 +209,9 @@ fn security_line(settings: &SecuritySettings) -> String {
                 .basic_auth
                 .as_ref()
                 .map(|it| format!("users of Secret {} with their passwords, else 401", it.secret));
-            addresses.into_iter().chain(users).collect::<Vec<_>>().join("; ")
+            let keys = settings.api_keys.as_ref();
+            let keys = keys.map(|it| format!("one of {} keys, else 401", it.clients.len()));
+            addresses.into_iter().chain(users).chain(keys).collect::<Vec<_>>().join("; ")
         }
     };
     format!("{rule} (SecurityPolicy {})", settings.policy)

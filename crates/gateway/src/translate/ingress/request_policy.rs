@@ -35,6 +35,7 @@ pub(super) fn add(
             target_refs: target_refs.clone(),
             client_addresses: has_access.then(|| access.clone()),
             basic_auth: settings.basic_auth.clone(),
+            api_keys: None,
         };
         let policy = policy("SecurityPolicy", ingress, spec, expansion);
         expansion.objects.push(ApiObject::SecurityPolicy(policy));
