@@ -14,6 +14,7 @@ pub const PERMISSION_DENIED: u32 = 7;
 pub const RESOURCE_EXHAUSTED: u32 = 8;
 pub const UNIMPLEMENTED: u32 = 12;
 pub const UNAVAILABLE: u32 = 14;
+pub const UNAUTHENTICATED: u32 = 16;
 
 /// Result of a call.
 #[derive(Clone, Debug)]

@@ -11,6 +11,8 @@ mod settings;
 mod rate_limit;
 /// Clients that may send requests.
 mod security;
+/// Authorization of requests by another server.
+mod external_auth;
 /// TLS termination at listeners, and TLS to endpoints.
 mod tls;
 
@@ -20,6 +22,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use external_auth::{
+    AuthorizerTarget, CookieScope, ExternalAuthSettings, FieldSelection, OriginalRequest,
+    SignInRedirect, UrlTemplate,
+};
 pub use filter::{
     AllowList, CorsPolicy, HeaderEdits, HeaderField, MirrorFraction, MirrorPolicy, OriginPattern,
     PathRewrite, RedirectAction, RequestUrl, RewriteAction, RouteFilters, UrlScheme,

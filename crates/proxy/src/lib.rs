@@ -73,6 +73,8 @@ mod cold_start;
 mod health_check;
 /// Rate limits of requests.
 mod rate_limit;
+/// Authorization of requests by other servers.
+mod external_auth;
 /// The share of one client address in a backend's slots.
 mod address_share;
 /// The Outcome of an attempt.

@@ -197,7 +197,15 @@ async fn send(
     let current = backend.config();
     let most = current.settings.request_timeout.unwrap_or(MAX_DURATION);
     let until = now + most.min(MAX_DURATION);
-    let attempt = SubrequestAttempt { worker, target, backend_config: &current, slot: &slot, now };
+    let attempt = SubrequestAttempt {
+        worker,
+        target,
+        backend_config: &current,
+        slot: &slot,
+        // A copy is sent only once, so its connection must be known to be open.
+        replayable: false,
+        now,
+    };
     let opened = match current.settings.protocol {
         EndpointProtocol::Http1 => {
             let opened = attempt.open().await;

@@ -25,6 +25,7 @@ use crate::dial::attempt::{self, AttemptHistory};
 use crate::dial::pool::{Endpoint, EndpointData};
 use crate::dial::{stream_request, websocket};
 use crate::exchange::{ConnectionOutcome, Exchange, RequestPolicy};
+use crate::external_auth;
 use crate::failure::Failure;
 use crate::filter::RequestFilters;
 use crate::forwarded;
@@ -93,12 +94,25 @@ async fn forward(context: &mut RequestContext<'_>) -> Result<ConnectionOutcome, 
     context.record.config = Some(Rc::clone(&active_config));
     let target = choose_target(worker, rule);
     context.exchange.filters = RequestFilters::new(rule, target, &context.exchange.request);
-    if answer_locally(context, &active_config, listener)? {
-        return Ok(relay::reply(context).await);
+    let mut ready = context.record.started;
+    match answer_locally(context, &active_config, listener)? {
+        LocalDecision::Forward => {}
+        LocalDecision::Reply => return Ok(relay::reply(context).await),
+        LocalDecision::Authorize => {
+            let deadline = request_deadline(&active_config, rule, target, ready);
+            let authorized =
+                external_auth::authorize(context, &active_config, listener, rule, deadline);
+            // Boxed: state that is seldom needed takes no space in each request's future.
+            if let Some(denial) = Box::pin(authorized).await? {
+                return Ok(relay::reply_with(context, &denial.0).await);
+            }
+            ready = clock::now();
+        }
     }
     let backend = backend_of(&active_config, rule, target)?;
     context.record.backend = Some(backend.clone());
     let mut policy = request_policy(context, &active_config, listener, rule, &backend);
+    policy.ready = ready;
     grpc::begin_call(context.exchange, &mut policy, context.record.started);
     prepare(context, &policy)?;
     if let Some(priorities) = policy.backend_settings().queue_priority.clone() {
@@ -181,16 +195,25 @@ fn choose_target(worker: &Worker, rule: &Rule) -> Option<usize> {
     })
 }
 
+/// The way on of a request after the filters that need no other server.
+enum LocalDecision {
+    Forward,
+    /// The response's head is ready.
+    Reply,
+    /// An authorizer decides.
+    Authorize,
+}
+
 /// Rejects a request of a client that may not send it, and one over its rate limit; else lets a filter of the route
-/// answer in place of an endpoint. If it returns true, the response's head is ready.
+/// answer in place of an endpoint.
 fn answer_locally(
     context: &mut RequestContext<'_>,
     active_config: &WorkerConfig,
     listener: &ActiveListener,
-) -> Result<bool, Failure> {
+) -> Result<LocalDecision, Failure> {
     let RequestContext { worker, client, exchange, record } = context;
     let Exchange { request, response, filters: filtering, .. } = &mut **exchange;
-    let Some(filtering) = filtering else { return Ok(false) };
+    let Some(filtering) = filtering else { return Ok(LocalDecision::Forward) };
     let address = || client.origin.client(&request.fields, &listener.client);
     filtering.admit(address)?;
     if let Some(limiter) = filtering.rate_limit() {
@@ -200,7 +223,25 @@ fn answer_locally(
             return Err(Failure::RateLimit);
         }
     }
-    filtering.answer(request, client.origin.scheme, listener.public_port, response)
+    if filtering.answer(request, client.origin.scheme, listener.public_port, response)? {
+        return Ok(LocalDecision::Reply);
+    }
+    Ok(match filtering.has_authorizer() {
+        true => LocalDecision::Authorize,
+        false => LocalDecision::Forward,
+    })
+}
+
+/// Returns the time by which a request has to be complete.
+fn request_deadline(
+    active_config: &Rc<WorkerConfig>,
+    rule: &Rule,
+    target: Option<usize>,
+    started: Time,
+) -> Time {
+    let of_backend =
+        || backend_of(active_config, rule, target).ok()?.config().settings.request_timeout;
+    rule.request_timeout.or_else(of_backend).map_or(Time::MAX, |most| started + most)
 }
 
 fn backend_of(

@@ -1,4 +1,4 @@
-//! `SecurityPolicy` (sheave.dev/v1alpha1): which clients may send requests to Gateways and routes.
+//! `SecurityPolicy` (sheave.dev/v1alpha1): which requests may be sent to Gateways and routes.
 //!
 //! The doc comments become the reference page and the descriptions of the CRD. Each one states the unit, default and
 //! limit if the schema does not.
@@ -6,12 +6,13 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::external_auth::ExternalAuth;
 use super::route_target::RouteTarget;
 use super::scalar::CidrBlock;
 
-/// The clients that may send requests to a Gateway, a listener, a route or a rule. A request of another client is
-/// answered with 403, a gRPC call with PERMISSION_DENIED. If the policy is invalid, all requests to its targets are
-/// answered with 500.
+/// The requests that may be sent to a Gateway, a listener, a route or a rule. A request must pass all checks of the
+/// policy. One of a client that may not is answered with 403, a gRPC call with PERMISSION_DENIED. If the policy is
+/// invalid, all requests to its targets are answered with 500.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SecurityPolicySpec {
@@ -20,8 +21,10 @@ pub struct SecurityPolicySpec {
     /// have the same target, the older one applies.
     #[schemars(length(min = 1, max = 16))]
     pub target_refs: Vec<RouteTarget>,
-    /// The addresses of clients that may send requests.
-    pub client_addresses: ClientAddressAccess,
+    /// The addresses of clients that may send requests. Default: all.
+    pub client_addresses: Option<ClientAddressAccess>,
+    /// Authorization of requests by another server, after all other checks.
+    pub external_auth: Option<ExternalAuth>,
 }
 
 /// The addresses of clients that may send requests. The address is that of the connection, or the one that trusted

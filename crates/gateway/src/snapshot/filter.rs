@@ -6,6 +6,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use super::external_auth::ExternalAuthSettings;
 use super::security::SecuritySettings;
 
 /// Changes to requests and responses.
@@ -16,6 +17,8 @@ pub struct RouteFilters {
     /// The limits of the rate of requests, which come before the other filters: an index into
     /// [`Snapshot::rate_limits`](super::Snapshot::rate_limits).
     pub rate_limit: Option<usize>,
+    /// Authorization by another server, after that of `security`.
+    pub external_auth: Option<Arc<ExternalAuthSettings>>,
     /// Cross-origin requests that are allowed (CORS). A preflight request is answered at once.
     pub cors: Option<CorsPolicy>,
     /// The redirect that is sent instead of a response of an endpoint.

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use super::external_auth::ExternalAuthSettings;
+
 /// The settings of one target of a SecurityPolicy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecuritySettings {
@@ -12,6 +14,8 @@ pub struct SecuritySettings {
     pub policy: Arc<str>,
     /// The addresses of clients; `None`: the policy is invalid, and no request is served.
     pub client_addresses: Option<ClientAddressRules>,
+    /// Authorization by another server.
+    pub external_auth: Option<ExternalAuthSettings>,
 }
 
 /// The addresses of clients that may send requests.

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use balance::rate_limit::RateLimit;
 
-use super::index::RATE_LIMIT_POLICY;
+use super::index::{ObjectIndex, RATE_LIMIT_POLICY};
 use super::owner::OwnerObject;
 use super::report::ValidationFault;
 use super::route_policy::{RoutePolicies, RoutePolicy, full_name};
@@ -28,7 +28,7 @@ impl RoutePolicy<RateLimitSettings> for RateLimitPolicySpec {
         &self.target_refs
     }
 
-    fn faults(&self) -> Vec<ValidationFault> {
+    fn faults(&self, _: &ObjectIndex<'_>, _: OwnerObject<'_>) -> Vec<ValidationFault> {
         let mut faults = Vec::new();
         for (number, limit) in self.limits.iter().enumerate() {
             let Some(RateLimitKeySpec { kind, name, ipv6_prefix_length }) = &limit.key else {
@@ -52,7 +52,12 @@ impl RoutePolicy<RateLimitSettings> for RateLimitPolicySpec {
         faults
     }
 
-    fn settings(&self, owner: OwnerObject<'_>, target: &RouteTarget) -> RateLimitSettings {
+    fn settings(
+        &self,
+        _: &ObjectIndex<'_>,
+        owner: OwnerObject<'_>,
+        target: &RouteTarget,
+    ) -> RateLimitSettings {
         let section = target.section_name.as_deref().map(|it| format!("/{it}")).unwrap_or_default();
         let target = match &self.ingress {
             Some(ingress) => format!("Ingress/{ingress}"),

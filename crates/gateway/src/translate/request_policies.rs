@@ -10,7 +10,7 @@ use super::report::TranslationReport;
 use super::route_policy::route_policies;
 use super::rule_policies::RulePolicies;
 use super::security::SecurityPolicies;
-use crate::snapshot::RateLimitSettings;
+use crate::snapshot::{BackendKey, RateLimitSettings};
 
 /// The policies that attach to Gateways and routes.
 pub(super) struct RequestPolicies<'a> {
@@ -46,6 +46,12 @@ impl<'a> RequestPolicies<'a> {
             rate_limit: self.rate_limits.of_listener(gateway, listener),
             security: security.map(|it| Arc::clone(self.security.get(it))),
         }
+    }
+
+    /// Returns every backend that a policy names.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &BackendKey> {
+        let authorizers = self.security.all().filter_map(|it| it.external_auth.as_ref());
+        authorizers.filter_map(|it| it.backend.as_ref())
     }
 
     /// Returns the limits of all targets.

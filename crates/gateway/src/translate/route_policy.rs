@@ -23,11 +23,11 @@ pub(super) trait RoutePolicy<T: PartialEq> {
 
     fn targets(&self) -> &[RouteTarget];
 
-    /// Returns all contradictions between values that are allowed individually.
-    fn faults(&self) -> Vec<ValidationFault>;
+    /// Returns all contradictions between values that are allowed individually, and references that cannot be resolved.
+    fn faults(&self, index: &ObjectIndex<'_>, owner: OwnerObject<'_>) -> Vec<ValidationFault>;
 
-    /// Returns the settings of a target.
-    fn settings(&self, owner: OwnerObject<'_>, target: &RouteTarget) -> T;
+    /// Returns the settings of a target, if there are no faults.
+    fn settings(&self, index: &ObjectIndex<'_>, owner: OwnerObject<'_>, target: &RouteTarget) -> T;
 
     /// Returns the settings of the targets of an invalid policy; `None`: as if there were no policy.
     fn invalid_settings(policy: &str) -> Option<T>;
@@ -49,12 +49,12 @@ pub(super) fn route_policies<'a, T: PartialEq, P: RoutePolicy<T>>(
     let mut attached = RoutePolicies { attachments: BTreeMap::new(), settings: Vec::new() };
     for policy in by_age(policies) {
         let owner = OwnerObject::of(P::KIND, policy);
-        let faults = policy.spec.faults();
+        let faults = policy.spec.faults(index, owner);
         faults.iter().for_each(|fault| report.owner_fault(owner, fault));
         let mut statuses = Vec::new();
         for (number, target) in policy.spec.targets().iter().enumerate() {
             let settings = match faults.is_empty() {
-                true => Some(policy.spec.settings(owner, target)),
+                true => Some(policy.spec.settings(index, owner, target)),
                 false => P::invalid_settings(&full_name(owner)),
             };
             let result = attached.attach::<P>(index, owner, target, number, settings);
@@ -154,6 +154,11 @@ impl<'a, T: PartialEq> RoutePolicies<'a, T> {
     /// Returns settings by their index.
     pub(super) fn get(&self, index: usize) -> &Arc<T> {
         &self.settings[index]
+    }
+
+    /// Returns all settings.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<T>> {
+        self.settings.iter()
     }
 
     /// Returns the settings of all targets.

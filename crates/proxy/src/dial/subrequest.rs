@@ -59,6 +59,8 @@ pub(crate) struct SubrequestAttempt<'a> {
     pub(crate) target: &'a SubrequestTarget,
     pub(crate) backend_config: &'a BackendConfig,
     pub(crate) slot: &'a Slot,
+    /// True if the request can be sent again after an endpoint has closed an idle connection.
+    pub(crate) replayable: bool,
     /// Start of the attempt.
     pub(crate) now: Time,
 }
@@ -88,7 +90,7 @@ impl SubrequestAttempt<'_> {
         request: &RequestHead,
         body: &[u8],
     ) -> Result<Box<EndpointConnection>, Failure> {
-        let Self { worker, target, backend_config, slot, now } = *self;
+        let Self { worker, target, backend_config, slot, now, .. } = *self;
         let framing = match body.len() {
             0 => BodyFraming::None,
             length => BodyFraming::Length(length as u64),
@@ -132,15 +134,14 @@ impl SubrequestAttempt<'_> {
         }
     }
 
-    /// Returns the requirements on an HTTP/1.1 connection: it must be known to be open, since the
-    /// request is sent only once.
+    /// Returns the requirements on an HTTP/1.1 connection.
     fn connection_requirements(&self) -> pool::ConnectionRequirements<'_> {
         pool::ConnectionRequirements {
             worker: self.worker.index,
             backend_config: self.backend_config,
             proxy_protocol_client: self.target.announced_client,
             client_mark: self.target.mark_for(self.worker, &self.slot.endpoint),
-            replayable: false,
+            replayable: self.replayable,
             now: self.now,
         }
     }

@@ -7,9 +7,10 @@ use gateway::matching::{
     RuleVerdict, UnmetCondition, ValuePattern,
 };
 use gateway::snapshot::{
-    AllowList, ClientAddressRules, CongestionControl, EndpointSpec, HeaderEdits, Http3Settings,
-    KeyedRateLimit, ListenerTls, MirrorPolicy, PathRewrite, RateLimitKey, RateLimitSettings,
-    RedirectAction, RouteFilters, Rule, SecuritySettings, Snapshot, TlsPayload,
+    AllowList, AuthorizerTarget, ClientAddressRules, CongestionControl, EndpointSpec,
+    ExternalAuthSettings, HeaderEdits, Http3Settings, KeyedRateLimit, ListenerTls, MirrorPolicy,
+    PathRewrite, RateLimitKey, RateLimitSettings, RedirectAction, RouteFilters, Rule,
+    SecuritySettings, Snapshot, TlsPayload,
 };
 use ipnet::IpNet;
 
@@ -159,6 +160,7 @@ pub(super) fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> Vec<String
     let RouteFilters {
         security,
         rate_limit,
+        external_auth,
         cors,
         redirect,
         rewrite,
@@ -166,10 +168,15 @@ pub(super) fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> Vec<String
         response_headers,
         mirrors,
     } = filters;
-    let mut lines: Vec<_> = security.iter().map(|it| security_line(it)).collect();
+    let mut lines: Vec<_> = security.iter().filter_map(|it| security_line(it)).collect();
     if let Some(limits) = rate_limit.map(|index| &snapshot.rate_limits[index]) {
         lines.extend(limits.limits.iter().map(|limit| rate_limit_line(limits, limit)));
     }
+    let of_policy = security.as_ref().and_then(|it| Some((it, it.external_auth.as_ref()?)));
+    lines.extend(of_policy.map(|(policy, auth)| {
+        format!("{} (SecurityPolicy {})", authorizer_line(auth), policy.policy)
+    }));
+    lines.extend(external_auth.iter().map(|it| authorizer_line(it)));
     if let Some(cors) = cors {
         let origins = match &cors.origins {
             AllowList::Any => "every origin".to_owned(),
@@ -190,9 +197,26 @@ pub(super) fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> Vec<String
     lines
 }
 
-fn security_line(settings: &SecuritySettings) -> String {
+fn authorizer_line(auth: &ExternalAuthSettings) -> String {
+    let Some(backend) = &auth.backend else {
+        return "500 for all requests: the authorizer cannot be resolved".to_owned();
+    };
+    let method = auth.method.unwrap_or("the method of the request");
+    let target = match &auth.target {
+        AuthorizerTarget::Template(template) => template.text.to_string(),
+        AuthorizerTarget::Prefix(prefix) => format!("{prefix} and the path of the request"),
+    };
+    let page = auth.sign_in.as_ref();
+    let page = page.map(|it| format!(", 401 redirects to {}", it.url.text)).unwrap_or_default();
+    format!("asks {backend} with {method} {target} within {:?}{page}", auth.timeout)
+}
+
+fn security_line(settings: &SecuritySettings) -> Option<String> {
     let rule = match &settings.client_addresses {
         None => "500 for all clients: the policy is invalid".to_owned(),
+        Some(ClientAddressRules { allowed, denied }) if allowed.is_empty() && denied.is_empty() => {
+            return None;
+        }
         Some(ClientAddressRules { allowed, denied }) => {
             let list = |networks: &[IpNet]| {
                 let texts: Vec<_> = networks.iter().map(ToString::to_string).collect();
@@ -204,7 +228,7 @@ fn security_line(settings: &SecuritySettings) -> String {
             format!("clients {}, else 403", parts.join(", "))
         }
     };
-    format!("{rule} (SecurityPolicy {})", settings.policy)
+    Some(format!("{rule} (SecurityPolicy {})", settings.policy))
 }
 
 fn rate_limit_line(policy: &RateLimitSettings, keyed: &KeyedRateLimit) -> String {

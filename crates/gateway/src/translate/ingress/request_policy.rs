@@ -29,9 +29,12 @@ pub(super) fn add(
     };
     let target_refs: Vec<_> = routes.into_iter().map(target).collect();
     let access = &settings.client_addresses;
-    if !access.allow.is_empty() || !access.deny.is_empty() {
+    let restricts = !access.allow.is_empty() || !access.deny.is_empty();
+    let client_addresses = restricts.then(|| access.clone());
+    let external_auth = None;
+    if client_addresses.is_some() || external_auth.is_some() {
         let target_refs = target_refs.clone();
-        let spec = SecurityPolicySpec { target_refs, client_addresses: access.clone() };
+        let spec = SecurityPolicySpec { target_refs, client_addresses, external_auth };
         let policy = policy("SecurityPolicy", ingress, spec, expansion);
         expansion.objects.push(ApiObject::SecurityPolicy(policy));
     }
