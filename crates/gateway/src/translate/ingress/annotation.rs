@@ -12,6 +12,8 @@ mod client;
 mod cors;
 /// TLS to endpoints.
 mod endpoint_tls;
+/// Authorization by another server.
+mod external_auth;
 /// Hosts besides those of rules.
 mod host;
 /// Rates of requests.
@@ -25,7 +27,8 @@ use super::super::index::ObjectIndex;
 use super::super::report::TranslationReport;
 use super::dialect::{AnnotationDialect, AnnotationKey};
 use crate::objects::{
-    BackendPolicySpec, ClientAddressAccess, CorsFilter, IngressSpec, RequestRateLimit, TypedObject,
+    BackendPolicySpec, ClientAddressAccess, CorsFilter, ExternalAuth, IngressSpec,
+    RequestRateLimit, TypedObject,
 };
 
 pub(super) use backend::BackendAnnotation;
@@ -36,6 +39,8 @@ pub(super) use cors::CorsAnnotation;
 use cors::CorsAnnotations;
 pub(super) use endpoint_tls::{EndpointTlsAnnotation, EndpointVerification};
 use endpoint_tls::{EndpointTlsAnnotations, own_secret};
+use external_auth::ExternalAuthAnnotations;
+pub(super) use external_auth::{AuthorizerUrl, ExternalAuthAnnotation, IngressAuth};
 pub(super) use host::{HostAnnotation, IngressHosts};
 pub(super) use rate::RateAnnotation;
 use rate::RateAnnotations;
@@ -61,6 +66,10 @@ pub(super) struct AnnotationSettings {
     pub(super) canary: Option<CanarySettings>,
     /// Addresses of clients that may send requests.
     pub(super) client_addresses: ClientAddressAccess,
+    /// Authorization by the server of a URL.
+    pub(super) auth: Option<IngressAuth>,
+    /// The same, once its Service has been found.
+    pub(super) external_auth: Option<ExternalAuth>,
     /// Allowed cross-origin requests.
     pub(super) cors: Option<CorsFilter>,
     /// The limits of the rate of requests.
@@ -77,6 +86,7 @@ struct AnnotationReader {
     client_addresses: ClientAddressAccess,
     cors: CorsAnnotations,
     endpoint_tls: EndpointTlsAnnotations,
+    external_auth: ExternalAuthAnnotations,
     hosts: IngressHosts,
     rates: RateAnnotations,
     rewrite: IngressRewrite,
@@ -127,6 +137,8 @@ pub(super) fn annotation_settings(
         redirects: reader.redirects,
         canary: is_canary.then_some(reader.canary),
         client_addresses: reader.client_addresses,
+        auth: reader.external_auth.into_auth(),
+        external_auth: None,
         cors: reader.cors.into_filter(),
         rates: reader.rates.into_limits(),
         denies_all,
@@ -160,6 +172,10 @@ impl AnnotationReader {
             AnnotationKey::Cors(setting) => self.cors.add(setting, value),
             AnnotationKey::EndpointTls(setting) => {
                 let result = self.endpoint_tls.add(setting, value);
+                self.guard(result)
+            }
+            AnnotationKey::ExternalAuth(setting) => {
+                let result = self.external_auth.add(setting, value);
                 self.guard(result)
             }
             AnnotationKey::Host(setting) => self.hosts.add(setting, value),

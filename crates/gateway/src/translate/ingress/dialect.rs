@@ -5,7 +5,7 @@ mod fixed;
 
 use super::annotation::{
     BackendAnnotation, CanaryAnnotation, ClientAnnotation, CorsAnnotation, EndpointTlsAnnotation,
-    HostAnnotation, RateAnnotation, RedirectAnnotation, RewriteAnnotation,
+    ExternalAuthAnnotation, HostAnnotation, RateAnnotation, RedirectAnnotation, RewriteAnnotation,
 };
 
 /// The controller that defines an annotation, which determines the meaning of values.
@@ -35,6 +35,8 @@ pub(super) enum AnnotationKey {
     Cors(CorsAnnotation),
     /// TLS to endpoints.
     EndpointTls(EndpointTlsAnnotation),
+    /// Authorization by another server.
+    ExternalAuth(ExternalAuthAnnotation),
     /// Hosts besides those of rules.
     Host(HostAnnotation),
     /// Nothing, whatever the value: Sheave has no such mechanism, and needs none.
@@ -50,13 +52,15 @@ pub(super) enum AnnotationKey {
 }
 
 use AnnotationKey::{
-    Backend, Canary, Client, Cors, EndpointTls, Host, NoEffect, RateLimit, Redirect, Rewrite,
+    Backend, Canary, Client, Cors, EndpointTls, ExternalAuth, Host, NoEffect, RateLimit, Redirect,
+    Rewrite,
 };
 use BackendAnnotation as B;
 use CanaryAnnotation as Y;
 use ClientAnnotation as A;
 use CorsAnnotation as C;
 use EndpointTlsAnnotation as T;
+use ExternalAuthAnnotation as E;
 use HostAnnotation as H;
 use RedirectAnnotation as R;
 use RewriteAnnotation as W;
@@ -68,6 +72,19 @@ const NGINX: &[(&str, AnnotationKey)] = &[
     ("affinity-canary-behavior", CANARY_AFFINITY),
     ("allowlist-source-range", Client(A::Allowed)),
     ("app-root", Redirect(R::AppRoot)),
+    ("auth-always-set-cookie", ExternalAuth(E::AlwaysSetCookie)),
+    ("auth-cache-duration", NoEffect),
+    ("auth-cache-key", NoEffect),
+    ("auth-keepalive", NoEffect),
+    ("auth-keepalive-requests", NoEffect),
+    ("auth-keepalive-share-vars", NoEffect),
+    ("auth-keepalive-timeout", NoEffect),
+    ("auth-method", ExternalAuth(E::Method)),
+    ("auth-request-redirect", AUTH_REDIRECT),
+    ("auth-response-headers", ExternalAuth(E::ResponseHeaders)),
+    ("auth-signin", ExternalAuth(E::SignIn)),
+    ("auth-signin-redirect-param", ExternalAuth(E::RedirectParameter)),
+    ("auth-url", ExternalAuth(E::Url)),
     ("backend-protocol", Backend(B::Protocol)),
     ("canary", Canary(Y::Enabled)),
     ("canary-by-cookie", Canary(Y::Cookie)),
@@ -236,6 +253,7 @@ impl AnnotationKey {
             | Self::Client(_)
             | Self::Cors(_)
             | Self::EndpointTls(_)
+            | Self::ExternalAuth(_)
             | Self::Host(_)
             | Self::NoEffect
             | Self::Only(..)

@@ -31,7 +31,7 @@ pub(super) fn add(
     let access = &settings.client_addresses;
     let restricts = !access.allow.is_empty() || !access.deny.is_empty();
     let client_addresses = restricts.then(|| access.clone());
-    let external_auth = None;
+    let external_auth = settings.external_auth.clone();
     if client_addresses.is_some() || external_auth.is_some() {
         let target_refs = target_refs.clone();
         let spec = SecurityPolicySpec { target_refs, client_addresses, external_auth };
