@@ -288,7 +288,7 @@ impl Questioner<'_> {
             SlotAdmission::Queued(place) => place,
         };
         let granted = client.wait_until(worker, deadline, poll_fn(|_| place.poll())).await;
-        granted.map_err(interrupted)?.map_err(|_| Failure::AuthorizerUnavailable)
+        granted.map_err(interrupted)?.map_err(|_refused| Failure::AuthorizerUnavailable)
     }
 
     /// Sends the question to the endpoint of the slot, and reads the answer.

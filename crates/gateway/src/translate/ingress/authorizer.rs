@@ -15,6 +15,9 @@ use crate::objects::{
 /// An Ingress with its settings.
 type IngressWithSettings<'s, 'a> = (&'a TypedObject<IngressSpec>, &'s AnnotationSettings);
 
+/// Namespace and name of a Service, and the number of a port.
+type ServicePortName = (String, String, u16);
+
 /// Finds the authorizers of all Ingresses of a class. Without its authorizer an Ingress denies all requests.
 pub(super) fn find_all(
     index: &ObjectIndex<'_>,
@@ -93,7 +96,7 @@ fn authority(url: &AuthorizerUrl) -> String {
     format!("{}{port}", url.host)
 }
 
-fn reference((namespace, name, port): (String, String, u16)) -> AuthorizerRef {
+fn reference((namespace, name, port): ServicePortName) -> AuthorizerRef {
     let (namespace, port) = (Some(namespace), Some(port));
     AuthorizerRef { group: None, kind: None, namespace, name, port }
 }
@@ -114,9 +117,9 @@ fn route(
     all: &[IngressWithSettings<'_, '_>],
     host: &HostPattern,
     target: &str,
-) -> Option<(String, String, u16)> {
+) -> Option<ServicePortName> {
     let path = target.split(['?', '$']).next().unwrap_or_default();
-    let mut best: Option<(usize, Option<(String, String, u16)>)> = None;
+    let mut best: Option<(usize, Option<ServicePortName>)> = None;
     for (ingress, settings) in all {
         let rules = ingress.spec.rules.iter().filter(|it| pattern(it.host.as_ref()) == *host);
         for candidate in rules.filter_map(|it| it.http.as_ref()).flat_map(|it| &it.paths) {
