@@ -29,6 +29,7 @@ use crate::dial::pool::{self, CompletedExchange, Endpoint, EndpointConnection};
 use crate::dial::subrequest::{SubrequestAttempt, SubrequestTarget};
 use crate::exchange::Exchange;
 use crate::failure::Failure;
+use crate::filter::authorizer_cookies::AuthorizerCookies;
 use crate::filter::headers;
 use crate::grpc::GrpcCall;
 use crate::outcome::AttemptConclusion;
@@ -79,23 +80,6 @@ impl AuthorizationOutcome {
             Failure::ClientGone | Failure::OutOfMemory => Self::Abandoned,
             Failure::AuthorizerTimeout | Failure::RequestTimeout => Self::TimedOut,
             _ => Self::Failed,
-        }
-    }
-}
-
-/// Cookies of a positive answer, for the response to the client.
-pub(crate) struct AuthorizerCookies {
-    scope: CookieScope,
-    values: Vec<Vec<u8>>,
-}
-
-impl AuthorizerCookies {
-    /// Adds the cookies to a response, if it is one of those that get them.
-    pub(crate) fn add_to(&self, response: &mut ResponseHead) {
-        if self.scope.includes(response.status) {
-            for value in &self.values {
-                response.fields.append("Set-Cookie", value);
-            }
         }
     }
 }
@@ -159,8 +143,8 @@ async fn ask(
     let patience = clock::now() + settings.timeout;
     let until = patience.min(deadline);
     let target = SubrequestTarget::new(backend.clone(), client);
-    let questioner = Questioner { worker, target, question: &question, route: rule.index, until };
-    let answer = questioner.ask(client).await.map_err(|failure| match failure {
+    let query = AuthorizerQuery { worker, target, question: &question, route: rule.index, until };
+    let answer = query.ask(client).await.map_err(|failure| match failure {
         Failure::AuthorizerTimeout if deadline < patience => Failure::RequestTimeout,
         failure => failure,
     })?;
@@ -235,14 +219,14 @@ fn admit(settings: &ExternalAuthSettings, exchange: &mut Exchange, answer: &Resp
 }
 
 /// An answer of an authorizer.
-struct Answer {
+struct AuthorizerAnswer {
     head: ResponseHead,
     /// The body; `None`: it is too large, or did not arrive.
     body: Option<Vec<u8>>,
 }
 
 /// Sends one question, to one endpoint after another until one answers.
-struct Questioner<'a> {
+struct AuthorizerQuery<'a> {
     worker: &'a Rc<Worker>,
     target: SubrequestTarget,
     question: &'a AuthorizationRequest,
@@ -251,8 +235,8 @@ struct Questioner<'a> {
     until: Time,
 }
 
-impl Questioner<'_> {
-    async fn ask(&self, client: &mut ClientConnection) -> Result<Answer, Failure> {
+impl AuthorizerQuery<'_> {
+    async fn ask(&self, client: &mut ClientConnection) -> Result<AuthorizerAnswer, Failure> {
         let mut tried: Vec<Arc<Endpoint>> = Vec::new();
         loop {
             let slot = self.slot(client, &tried).await?;
@@ -292,7 +276,11 @@ impl Questioner<'_> {
     }
 
     /// Sends the question to the endpoint of the slot, and reads the answer.
-    async fn attempt(&self, client: &mut ClientConnection, slot: Slot) -> Result<Answer, Failure> {
+    async fn attempt(
+        &self,
+        client: &mut ClientConnection,
+        slot: Slot,
+    ) -> Result<AuthorizerAnswer, Failure> {
         let Self { worker, target, question, until, .. } = self;
         let current = target.backend.config();
         let is_http1 = current.settings.protocol == EndpointProtocol::Http1;
@@ -362,7 +350,7 @@ impl Questioner<'_> {
         pool::give_back(&slot.endpoint, connection, &done, is_capped, now);
         slot.free(now);
         let body = response_read.then(|| std::mem::take(&mut answer.pump.out));
-        Ok(Answer { head: answer.head, body })
+        Ok(AuthorizerAnswer { head: answer.head, body })
     }
 }
 

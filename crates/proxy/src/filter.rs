@@ -10,7 +10,6 @@ use std::sync::Arc;
 use codec::head::{ByteSpan, RequestHead, ResponseHead};
 use gateway::snapshot::{CorsPolicy, MirrorPolicy, RouteFilters, Rule, UrlScheme, WeightedTarget};
 
-use crate::external_auth::AuthorizerCookies;
 use crate::failure::Failure;
 use crate::rate_limit::RateLimitRejection;
 
@@ -22,6 +21,10 @@ mod redirect;
 mod rewrite;
 /// CORS.
 mod cors;
+/// Cookies of an authorizer.
+pub(crate) mod authorizer_cookies;
+
+use authorizer_cookies::AuthorizerCookies;
 
 /// Filters that apply to one request.
 pub(crate) struct RequestFilters {

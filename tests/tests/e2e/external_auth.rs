@@ -6,7 +6,7 @@ use tests::configuration::SERVICE;
 use tests::http2::{Http2TestEndpoint, ReceivedRequest};
 use tests::{
     Endpoint, EndpointBehaviour, Http1TestClient, HttpFixture, Result, ServeStep, SheaveProcess,
-    endpoint, grpc, objects,
+    endpoint, eventually, grpc, objects,
 };
 
 use crate::grpc::fixture::{GrpcFixture, METHOD};
@@ -28,6 +28,23 @@ fn policy(mut auth: Value) -> Value {
             "externalAuth": auth,
         },
     })
+}
+
+/// Waits until the count with these labels is `wanted`: the response may come before it is counted.
+async fn wait_for_count(
+    sheave: &SheaveProcess,
+    metric: &str,
+    labels: &[&str],
+    wanted: f64,
+) -> Result {
+    let count = async || {
+        let samples = sheave.metric_samples(metric).await?;
+        let is_meant = |text: &str| labels.iter().all(|label| text.contains(label));
+        let of_labels = samples.iter().filter(|(text, _)| is_meant(text));
+        Ok(of_labels.map(|(_, count)| count).sum::<f64>())
+    };
+    eventually(metric, count, |count| (count - wanted).abs() < 0.5).await?;
+    Ok(())
 }
 
 /// An authorizer, and Sheave that asks it.
@@ -141,10 +158,9 @@ async fn a_negative_answer_goes_to_the_client_and_no_endpoint_is_asked() -> Resu
     ensure!(fixture.http.endpoint().counts().requests == 0);
     let lines = fixture.http.sheave.wait_for_access_log(2).await?;
     ensure!(lines[0].to_string().contains("\"unauthenticated\""), "{lines:?}");
-    let samples = fixture.http.sheave.metric_samples("sheave_backend_authorizations_total").await?;
-    let denied =
-        samples.iter().find(|(labels, _)| labels.contains("denied") && labels.contains("auth"));
-    ensure!(denied.is_some_and(|(_, count)| *count == 2.0), "{samples:?}");
+    let labels = ["default/auth:80", "denied"];
+    wait_for_count(&fixture.http.sheave, "sheave_backend_authorizations_total", &labels, 2.0)
+        .await?;
     Ok(())
 }
 
@@ -183,17 +199,13 @@ async fn without_a_usable_answer_no_request_is_served() -> Result {
     ];
     for (behaviour, reason) in cases {
         let fixture =
-            AuthFixture::new(behaviour, json!({ "path": "/check", "timeout": "300ms" })).await?;
+            AuthFixture::new(behaviour, json!({ "path": "/check", "timeout": "2s" })).await?;
         let response = fixture.client().await?.get("/").await?;
         ensure!(response.status() == 500, "{reason}: {response:?}");
         let status = response.field("proxy-status").context("it has Proxy-Status")?;
         ensure!(status.contains("error=proxy_internal_error"), "{status}");
         ensure!(fixture.http.endpoint().counts().requests == 0, "{reason}");
-        let failures = fixture.http.sheave.metric_samples("sheave_failures_total").await?;
-        ensure!(
-            failures.iter().any(|(labels, count)| labels.contains(reason) && *count == 1.0),
-            "{reason}: {failures:?}"
-        );
+        wait_for_count(&fixture.http.sheave, "sheave_failures_total", &[reason], 1.0).await?;
     }
     Ok(())
 }
@@ -226,11 +238,9 @@ async fn a_client_that_leaves_ends_the_question() -> Result {
     authorizer.wait_for_counts("a question", |counts| counts.in_flight == 1).await?;
     drop(client);
     authorizer.wait_for_counts("it ends", |counts| counts.connections == 0).await?;
-    let samples = fixture.http.sheave.metric_samples("sheave_backend_authorizations_total").await?;
-    let count = samples
-        .iter()
-        .find(|(labels, _)| labels.contains("auth:80") && labels.contains("abandoned"));
-    ensure!(count.is_some_and(|(_, count)| *count == 1.0), "{samples:?}");
+    let labels = ["default/auth:80", "abandoned"];
+    wait_for_count(&fixture.http.sheave, "sheave_backend_authorizations_total", &labels, 1.0)
+        .await?;
     Ok(())
 }
 
