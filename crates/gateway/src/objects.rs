@@ -69,6 +69,8 @@ mod rate_limit_policy;
 mod api_keys;
 /// `basicAuth` of a SecurityPolicy.
 mod basic_auth;
+/// External authorization.
+mod external_auth;
 /// `SecurityPolicy`.
 mod security_policy;
 /// `TrafficPolicy`.
@@ -107,6 +109,12 @@ pub use client_policy::{
     RevocationFallback, RevocationListKind, RevocationListRef, UntrustedFields,
 };
 pub use duration::Duration;
+pub(crate) use external_auth::DEFAULT_TIMEOUT as DEFAULT_AUTHORIZER_TIMEOUT;
+pub(crate) use external_auth::REDIRECT_PARAMETER;
+pub use external_auth::{
+    AuthorizerCookies, AuthorizerMethod, AuthorizerRef, ExternalAuth, ExternalAuthProtocol,
+    ForwardedBody, GrpcAuthorizer, HttpAuthorizer, HttpExternalAuth, SignInPage,
+};
 pub use gateway::{
     AllowedNamespaces, AllowedRoutes, FromNamespaces, GATEWAY_CONTROLLER, GatewayAddress,
     GatewayClassSpec, GatewayInfrastructure, GatewaySpec, ListenerSpec, RouteKind,

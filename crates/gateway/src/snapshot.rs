@@ -19,6 +19,8 @@ mod basic_auth;
 mod security;
 /// Handling of requests.
 mod traffic;
+/// Authorization of requests by another server.
+mod external_auth;
 /// TLS termination at listeners, and TLS to endpoints.
 mod tls;
 
@@ -30,6 +32,10 @@ use std::time::Duration;
 
 pub use api_keys::{ApiKeySettings, ApiKeySource, SecretKey};
 pub use basic_auth::BasicAuthSettings;
+pub use external_auth::{
+    AuthorizerTarget, CookieScope, ExternalAuthSettings, FieldSelection, OriginalRequest,
+    SignInRedirect, UrlTemplate,
+};
 pub use filter::{
     AllowList, CorsPolicy, HeaderEdits, HeaderField, MirrorFraction, MirrorPolicy, OriginPattern,
     PathRewrite, RedirectAction, RequestUrl, RewriteAction, RouteFilters, UrlScheme,

@@ -79,6 +79,8 @@ mod htpasswd;
 mod api_keys;
 /// `basicAuth` of SecurityPolicies.
 mod basic_auth;
+/// Authorization of requests by other servers.
+mod external_auth;
 /// SecurityPolicies.
 mod security;
 /// TrafficPolicies.
@@ -141,7 +143,7 @@ pub fn translate(objects: &[ApiObject], settings: &TranslationSettings) -> Trans
     usage.report_ignored_client_certificates(&tls_policies, &gateways, &mut report);
     tls_policies.statuses(&usage.ancestors, &gateways, &mut report);
 
-    let keys = backend_keys(&routes);
+    let keys = backend_keys(&routes, &request_policies);
     let endpoints = EndpointIndex::of_index(&index, &services);
     backend::check_slices(&endpoints, &keys, &mut report);
     let backend = |key: &BackendKey| Backend {
@@ -199,8 +201,9 @@ pub fn translate(objects: &[ApiObject], settings: &TranslationSettings) -> Trans
     translation
 }
 
-/// Returns every backend that a rule names, sorted, each once.
-fn backend_keys(routes: &[RouteDraft]) -> Vec<BackendKey> {
+/// Returns every backend that a rule or a policy of requests names, sorted, each once.
+fn backend_keys(routes: &[RouteDraft], policies: &RequestPolicies<'_>) -> Vec<BackendKey> {
     let keys = routes.iter().flat_map(|route| &route.rules).flat_map(RuleDraft::keys);
+    let keys = keys.chain(policies.keys());
     keys.cloned().collect::<BTreeSet<_>>().into_iter().collect()
 }

@@ -37,9 +37,10 @@ use gateway::objects::{
     GATEWAY_CONTROLLER, ListenFlag, ListenFlagProtocol, ObjectMeta, ShorthandFlags, read, shorthand,
 };
 use gateway::snapshot::{
-    Backend, BackendSettings, ClientAddressRules, ClientCertificates, EndpointSource, EndpointTls,
-    Listener, ListenerProtocol, RevocationCheck, RouteFilters, Rule, RuleTarget, SecuritySettings,
-    SniRule, TlsPayload, TransportProtocol, TrustAnchors,
+    AuthorizerTarget, Backend, BackendSettings, ClientAddressRules, ClientCertificates,
+    EndpointSource, EndpointTls, ExternalAuthSettings, FieldSelection, Listener, ListenerProtocol,
+    RevocationCheck, RouteFilters, Rule, RuleTarget, SecuritySettings, SniRule, TlsPayload,
+    TransportProtocol, TrustAnchors,
 };
 use gateway::status::{
     GatewayStatus, ListenerStatus, ResourceStatus, StatusCondition, StatusDetail,
@@ -464,6 +465,7 @@ fn special(rule: &Rule, snapshot: &Snapshot) -> Option<String> {
 fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> String {
     let mut parts = Vec::new();
     parts.extend(filters.security.as_ref().map(|it| security(it)));
+    parts.extend(filters.external_auth.as_ref().map(|it| authorizer(it)));
     parts.extend(filters.rate_limit.map(|it| {
         let limits = &snapshot.rate_limits[it];
         format!("rate limit {} at {}", limits.policy, limits.target)
@@ -528,9 +530,35 @@ fn security(settings: &SecuritySettings) -> String {
             let addresses = format!("security {policy}: allowed {allowed:?}, denied {denied:?}");
             let users = settings.basic_auth.as_ref().map(|it| format!(", {it:?}"));
             let keys = settings.api_keys.as_ref().map(|it| format!(", {it:?}"));
-            addresses + &users.unwrap_or_default() + &keys.unwrap_or_default()
+            let auth = settings.external_auth.as_ref();
+            let auth = auth.map(|it| format!(", {}", authorizer(it))).unwrap_or_default();
+            addresses + &users.unwrap_or_default() + &keys.unwrap_or_default() + &auth
         }
     }
+}
+
+/// Describes an authorizer and the question to it.
+fn authorizer(settings: &ExternalAuthSettings) -> String {
+    let ExternalAuthSettings { backend, target, method, host, sign_in, .. } = settings;
+    let backend = backend.as_ref().map_or_else(|| "nothing".to_owned(), ToString::to_string);
+    let target = match target {
+        AuthorizerTarget::Template(template) => template.text.to_string(),
+        AuthorizerTarget::Prefix(prefix) => format!("{prefix}*"),
+    };
+    let names = |fields: &FieldSelection| match fields {
+        FieldSelection::All => "*".to_owned(),
+        FieldSelection::Only(names) => names.join(" "),
+    };
+    let page = sign_in.as_ref().map(|it| format!("{} {:?}", it.url.text, it.parameter));
+    format!(
+        "authorizer {backend}: {method:?} {target} host {host:?}, fields {}; {:?}, fields {}, cookies {:?}, \
+         sign in {page:?}, timeout {:?}",
+        names(&settings.request_fields),
+        settings.positive,
+        names(&settings.response_fields),
+        settings.cookies,
+        settings.timeout
+    ).replace('"', "'")
 }
 
 /// Returns the policy that limits the rate of requests of a rule, if there is one.

@@ -57,6 +57,11 @@ impl ActiveConfig {
         self.listeners[*self.intercepting.get(&destination)?].as_ref()
     }
 
+    /// Returns the index of a backend.
+    pub(crate) fn backend_index(&self, key: &BackendKey) -> Option<usize> {
+        self.backends.binary_search_by(|it| it.key.cmp(key)).ok()
+    }
+
     /// Returns the listener of that socket, or `None` if it has been removed.
     pub(crate) fn listener(&self, bound: &Arc<BoundListener>) -> Option<&ActiveListener> {
         let listener = self.listeners.get(bound.listener_index)?.as_ref()?;

@@ -83,6 +83,16 @@ failures! {
         "too many passwords wait to be verified");
     SecurityPolicyInvalid => row(500, "proxy_configuration_error", "security_policy_invalid",
         "the route's SecurityPolicy is invalid");
+    AuthorizationDenied => row(403, "http_request_denied", "authorization_denied",
+        "the authorizer denied the request");
+    Unauthenticated => row(401, "http_request_denied", "unauthenticated",
+        "the authorizer requires authentication");
+    AuthorizerUnavailable => row(500, "proxy_internal_error", "authorizer_unavailable",
+        "the authorizer cannot be reached").grpc(Unavailable);
+    AuthorizerTimeout => row(500, "proxy_internal_error", "authorizer_timeout",
+        "timeout: the authorizer did not answer in time").grpc(Unavailable);
+    AuthorizerError => row(500, "proxy_internal_error", "authorizer_error",
+        "the authorizer gave no usable answer").grpc(Unavailable);
     ClientGone => row(499, "http_request_error", "client_disconnected", "client disconnected");
     NoRoute => row(404, "destination_not_found", "no_route", "no route matches the request");
     // Gateway API requires this gRPC code.

@@ -16,13 +16,17 @@ use crate::failure::Failure;
 use crate::rate_limit::RateLimitRejection;
 
 /// Header modification.
-mod headers;
+pub(crate) mod headers;
 /// Redirects.
 mod redirect;
 /// URL rewrites.
 mod rewrite;
 /// CORS.
 mod cors;
+/// Cookies of an authorizer.
+pub(crate) mod authorizer_cookies;
+
+use authorizer_cookies::AuthorizerCookies;
 
 /// Filters that apply to one request.
 pub(crate) struct RequestFilters {
@@ -34,6 +38,8 @@ pub(crate) struct RequestFilters {
     origin: Option<ByteSpan>,
     /// Rate limit that rejects the request.
     pub(crate) rejection: Option<Box<RateLimitRejection>>,
+    /// Cookies of the authorizer, for the client.
+    pub(crate) cookies: Option<Box<AuthorizerCookies>>,
 }
 
 impl RequestFilters {
@@ -48,7 +54,7 @@ impl RequestFilters {
             return None;
         }
         let origin = request.fields.find_span("origin");
-        Some(Self { rule: Arc::clone(rule), target, origin, rejection: None })
+        Some(Self { rule: Arc::clone(rule), target, origin, rejection: None, cookies: None })
     }
 
     /// Checks if a client with this address may send the request.
@@ -64,6 +70,14 @@ impl RequestFilters {
     /// Returns the checks of clients, if there are any.
     pub(crate) fn security(&self) -> Option<&Arc<SecuritySettings>> {
         self.rule.filters.as_ref()?.security.as_ref()
+    }
+
+    /// True if another server decides whether the request may be served.
+    pub(crate) fn has_authorizer(&self) -> bool {
+        self.rule.filters.as_ref().is_some_and(|it| {
+            it.external_auth.is_some()
+                || it.security.as_ref().is_some_and(|it| it.external_auth.is_some())
+        })
     }
 
     /// Returns the index of the rate limits of the request.
@@ -113,6 +127,14 @@ impl RequestFilters {
         self.allow_origin(request, response);
         for filters in self.all() {
             headers::edit(&mut response.fields, &filters.response_headers);
+        }
+        self.add_cookies(response);
+    }
+
+    /// Adds the cookies of the authorizer, if the response is one that gets them.
+    pub(crate) fn add_cookies(&self, response: &mut ResponseHead) {
+        if let Some(cookies) = &self.cookies {
+            cookies.add_to(response);
         }
     }
 

@@ -141,10 +141,15 @@ pub(crate) fn add_forwarding_fields(
     if request.fields.has(KnownFieldName::Forwarded) {
         request.fields.add(KnownFieldName::Forwarded, forwarded_element(origin));
     }
+    ensure_request_id(request, rng);
+    request.fields.add_prepared(via(request.version));
+}
+
+/// Gives the request an ID, unless it has one of a trusted proxy.
+pub(crate) fn ensure_request_id(request: &mut RequestHead, rng: &mut Rng) {
     if !request.fields.has(KnownFieldName::XRequestId) {
         request.fields.add_whole_line(KnownFieldName::XRequestId, &request_id_line(rng));
     }
-    request.fields.add_prepared(via(request.version));
 }
 
 /// Adds the fields that describe the client and its scheme. Most requests have none of them.

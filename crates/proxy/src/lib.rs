@@ -75,6 +75,8 @@ mod health_check;
 mod rate_limit;
 /// Credentials of requests.
 mod credentials;
+/// Authorization of requests by other servers.
+mod external_auth;
 /// The share of one client address in a backend's slots.
 mod address_share;
 /// The Outcome of an attempt.

@@ -5,35 +5,26 @@
 //! own, once the request is complete. It takes a slot only if one is free and no request is queued.
 //! Each worker has a bounded number of copies in flight. The response is read and dropped, within a
 //! time limit. Copies that are not sent are counted.
-//! no longer. What is not sent is counted.
 
 use std::borrow::Cow;
-use std::future::Future;
-use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
-use balance::{PickRequest, Time};
+use balance::PickRequest;
 use codec::h1::{ChunkedDecoder, ChunkedEvent, write};
 use codec::head::{BodyFraming, RequestHead};
 use gateway::snapshot::{EndpointProtocol, MirrorPolicy};
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
-use crate::accept::client::ClientConnection;
-use crate::accept::intercepted_client::InterceptedClient;
 use crate::active_config::WorkerConfig;
-use crate::backend::{self, BackendConfig, BackendRef, Slot};
+use crate::backend::{self, BackendRef};
 use crate::clock;
 use crate::context::RequestContext;
 use crate::dial::abandon::AbandonedRequest;
-use crate::dial::attempt::{self, AttemptConnection};
-use crate::dial::h3::{self, OpenedTransport, h1_fallback};
-use crate::dial::pool::{self, Endpoint, EndpointConnection};
-use crate::dial::stream_call::{RequestSource, StreamGrant, StreamRequest};
+use crate::dial::attempt::AttemptConnection;
+use crate::dial::subrequest::{SubrequestAttempt, SubrequestTarget};
 use crate::failure::Failure;
-use crate::interception::ClientMark;
 use crate::outcome::AttemptConclusion;
 use crate::worker::Worker;
 
@@ -71,38 +62,6 @@ impl MirrorOutcome {
             Self::TooMany => "too_many",
             Self::NoSlot => "no_slot",
         }
-    }
-}
-
-/// Target of a copy of one request.
-struct MirrorTarget {
-    backend: BackendRef,
-    /// Client address that a PROXY protocol header must announce, if the backend asks for one.
-    announced_client: Option<SocketAddr>,
-    /// Client whose address the connection has, if it keeps one.
-    intercepted: Option<Arc<InterceptedClient>>,
-    header: Vec<u8>,
-}
-
-impl MirrorTarget {
-    fn new(backend: BackendRef, client: &ClientConnection) -> Self {
-        let current = backend.config();
-        let announced_client = current.settings.proxy_protocol.map(|_| client.peer);
-        Self {
-            announced_client,
-            intercepted: client.intercepted.clone(),
-            header: client.proxy_protocol_header(&current.settings),
-            backend,
-        }
-    }
-
-    /// Returns the mark of a connection to this endpoint, if the connection has the client's address.
-    fn mark_for(&self, worker: &Rc<Worker>, endpoint: &Endpoint) -> Option<Arc<ClientMark>> {
-        self.intercepted.as_ref()?.mark_for(worker, endpoint)
-    }
-
-    fn count(&self, worker: &Worker, outcome: MirrorOutcome) {
-        self.backend.counters[worker.index].mirrors[outcome as usize].add(1);
     }
 }
 
@@ -179,7 +138,7 @@ pub(crate) fn prepare(
         |mirror: &&MirrorPolicy| mirror.share.samples(worker.rng.borrow_mut().next_u64());
     let chosen = exchange.filters.as_ref()?.mirrors().filter(is_of_share);
     let backends = chosen.map(|mirror| BackendRef::new(Rc::clone(active_config), mirror.backend));
-    let targets: Vec<_> = backends.map(|backend| MirrorTarget::new(backend, client)).collect();
+    let targets: Vec<_> = backends.map(|backend| SubrequestTarget::new(backend, client)).collect();
     if targets.is_empty() || exchange.request.upgrade {
         return None;
     }
@@ -191,33 +150,37 @@ pub(crate) fn prepare(
 
 async fn send_all(
     worker: Rc<Worker>,
-    targets: Vec<MirrorTarget>,
+    targets: Vec<SubrequestTarget>,
     source: MirrorSource,
     kept: oneshot::Receiver<Rc<[u8]>>,
 ) {
     let (source, kept) = (Rc::new(source), kept.await.ok());
     for target in targets {
         let Some(kept) = &kept else {
-            target.count(&worker, MirrorOutcome::Incomplete);
+            count(&worker, &target, MirrorOutcome::Incomplete);
             continue;
         };
         let Some(permit) = worker.mirrors.permit() else {
-            target.count(&worker, MirrorOutcome::TooMany);
+            count(&worker, &target, MirrorOutcome::TooMany);
             continue;
         };
         let (worker, source, kept) = (Rc::clone(&worker), Rc::clone(&source), Rc::clone(kept));
         tokio::task::spawn_local(async move {
             let outcome = send(&worker, &target, &source, &kept).await;
-            target.count(&worker, outcome);
+            count(&worker, &target, outcome);
             drop(permit);
         });
     }
 }
 
+fn count(worker: &Worker, target: &SubrequestTarget, outcome: MirrorOutcome) {
+    target.backend.counters[worker.index].mirrors[outcome as usize].add(1);
+}
+
 /// Sends one copy and drains its response.
 async fn send(
     worker: &Rc<Worker>,
-    target: &MirrorTarget,
+    target: &SubrequestTarget,
     source: &MirrorSource,
     kept: &[u8],
 ) -> MirrorOutcome {
@@ -234,7 +197,15 @@ async fn send(
     let current = backend.config();
     let most = current.settings.request_timeout.unwrap_or(MAX_DURATION);
     let until = now + most.min(MAX_DURATION);
-    let attempt = MirrorAttempt { worker, target, backend_config: &current, slot: &slot, now };
+    let attempt = SubrequestAttempt {
+        worker,
+        target,
+        backend_config: &current,
+        slot: &slot,
+        // A copy is sent only once, so its connection must be known to be open.
+        replayable: false,
+        now,
+    };
     let opened = match current.settings.protocol {
         EndpointProtocol::Http1 => {
             let opened = attempt.open().await;
@@ -273,98 +244,5 @@ async fn send(
             MirrorOutcome::Failed
         }
         Err(_) => MirrorOutcome::Failed,
-    }
-}
-
-/// The attempt to send a copy to the endpoint of its slot.
-struct MirrorAttempt<'a> {
-    worker: &'a Rc<Worker>,
-    target: &'a MirrorTarget,
-    backend_config: &'a BackendConfig,
-    slot: &'a Slot,
-    /// Start of the attempt.
-    now: Time,
-}
-
-impl MirrorAttempt<'_> {
-    /// Returns an HTTP/1.1 connection.
-    async fn open(&self) -> Result<Box<EndpointConnection>, Failure> {
-        let requirements = self.connection_requirements();
-        if let Some(connection) = pool::take(&self.slot.endpoint, &requirements) {
-            return Ok(connection);
-        }
-        let opening = attempt::open(&self.slot.endpoint, &self.target.header, &requirements);
-        self.within_connect_timeout(opening).await
-    }
-
-    async fn within_connect_timeout<T>(
-        &self,
-        opening: impl Future<Output = Result<T, Failure>>,
-    ) -> Result<T, Failure> {
-        let patience = clock::instant(self.now + self.backend_config.settings.connect_timeout);
-        timeout_at(patience, opening).await.unwrap_or(Err(Failure::ConnectTimeout))
-    }
-
-    /// Opens a stream on which the head has been sent, or the HTTP/1.1 connection that replaces it.
-    async fn open_stream(
-        &self,
-        request: &RequestHead,
-        body: &[u8],
-    ) -> Result<Box<EndpointConnection>, Failure> {
-        let Self { worker, target, backend_config, slot, now } = *self;
-        let framing = match body.len() {
-            0 => BodyFraming::None,
-            length => BodyFraming::Length(length as u64),
-        };
-        let request_source = RequestSource { request, framing };
-        let stream_request = StreamRequest {
-            worker: worker.index,
-            endpoint: &slot.endpoint,
-            backend_config,
-            proxy_protocol_client: target.announced_client,
-            proxy_protocol_header: target.header.clone(),
-            client_mark: target.mark_for(worker, &slot.endpoint),
-            fresh: true,
-            now,
-            source: request_source,
-        };
-        if backend_config.settings.protocol == EndpointProtocol::Http2 {
-            return match stream_request.acquire_http2_stream(None)? {
-                StreamGrant::Opened(connection) => Ok(connection),
-                StreamGrant::Wait(waiting) => {
-                    self.within_connect_timeout(stream_request.wait_for_http2_stream(waiting)).await
-                }
-            };
-        }
-        if let Some(connection) = h3::try_open_existing(worker, &stream_request) {
-            return Ok(connection);
-        }
-        match self.within_connect_timeout(h3::open(worker, stream_request)).await? {
-            OpenedTransport::Stream(connection) => Ok(connection),
-            OpenedTransport::Http1 => {
-                let requirements = self.connection_requirements();
-                let opening = h1_fallback::open(
-                    &slot.endpoint,
-                    false,
-                    &target.header,
-                    &requirements,
-                    request_source,
-                );
-                self.within_connect_timeout(opening).await.map(|(connection, _)| connection)
-            }
-        }
-    }
-
-    /// Returns the requirements on an HTTP/1.1 connection: it must be known to be open, since a
-    /// copy is sent only once.
-    fn connection_requirements(&self) -> pool::ConnectionRequirements<'_> {
-        pool::ConnectionRequirements {
-            worker: self.worker.index,
-            backend_config: self.backend_config,
-            proxy_protocol_client: self.target.announced_client,
-            client_mark: self.target.mark_for(self.worker, &self.slot.endpoint),
-            replayable: false,
-            now: self.now,
-        }
     }
 }

@@ -380,6 +380,11 @@ pub(crate) async fn reply(context: &mut RequestContext<'_>) -> ConnectionOutcome
     send_local_response(context, b"").await
 }
 
+/// Answers with the head that `exchange` holds and this body: the answer of an authorizer.
+pub(crate) async fn reply_with(context: &mut RequestContext<'_>, body: &[u8]) -> ConnectionOutcome {
+    send_local_response(context, body).await
+}
+
 /// Answers in place of the endpoint: describes the failure in the body and in `Proxy-Status`.
 pub(crate) async fn answer(context: &mut RequestContext<'_>) -> ConnectionOutcome {
     let RequestContext { worker, client, exchange, record } = context;
@@ -426,6 +431,7 @@ pub(crate) async fn answer(context: &mut RequestContext<'_>) -> ConnectionOutcom
     response.fields.add(KnownFieldName::ProxyStatus, status);
     if let Some(filtering) = filtering {
         filtering.allow_origin(request, response);
+        filtering.add_cookies(response);
     }
     send_local_response(context, body.as_bytes()).await
 }

@@ -12,7 +12,7 @@ use std::task::Poll;
 use balance::{PickRequest, PriorityLevel, Time};
 use codec::h1::write;
 use codec::head::{BodyFraming, RequestHead};
-use gateway::snapshot::{BackendSettings, EndpointProtocol, Rule, RuleTarget, SecuritySettings};
+use gateway::snapshot::{BackendSettings, EndpointProtocol, Rule, RuleTarget};
 
 use crate::accept::client::{ClientConnection, WaitInterrupt};
 use crate::active_config::{ActiveListener, WorkerConfig};
@@ -27,6 +27,7 @@ use crate::dial::attempt::{self, AttemptHistory};
 use crate::dial::pool::{Endpoint, EndpointData};
 use crate::dial::{stream_request, websocket};
 use crate::exchange::{ConnectionOutcome, Exchange, RequestPolicy};
+use crate::external_auth::{self, DenialBody};
 use crate::failure::Failure;
 use crate::filter::RequestFilters;
 use crate::forwarded;
@@ -95,17 +96,23 @@ async fn forward(context: &mut RequestContext<'_>) -> Result<ConnectionOutcome, 
     context.record.config = Some(Rc::clone(&active_config));
     let target = choose_target(worker, rule);
     context.exchange.filters = RequestFilters::new(rule, target, &context.exchange.request);
+    let mut ready = context.record.started;
     match answer_locally(context, &active_config, listener)? {
         LocalStep::Forward => {}
         LocalStep::Reply => return Ok(relay::reply(context).await),
-        LocalStep::Authenticate { security, client } => {
+        LocalStep::Authorize { client } => {
+            let authorized = authorize(context, &active_config, listener, rule, target, client);
             // On the heap, so that the other requests need no memory for it.
-            Box::pin(credentials::check(context, &active_config, &security, client)).await?;
+            if let Some(denial) = Box::pin(authorized).await? {
+                return Ok(relay::reply_with(context, &denial.0).await);
+            }
+            ready = clock::now();
         }
     }
     let backend = backend_of(&active_config, rule, target)?;
     context.record.backend = Some(backend.clone());
     let mut policy = request_policy(context, &active_config, listener, rule, &backend);
+    policy.ready = ready;
     grpc::begin_call(context.exchange, &mut policy, context.record.started);
     prepare(context, &policy)?;
     if let Some(priorities) = policy.backend_settings().queue_priority.clone() {
@@ -193,9 +200,8 @@ enum LocalStep {
     Forward,
     /// The response's head is ready.
     Reply,
-    /// The request needs credentials.
-    Authenticate {
-        security: Arc<SecuritySettings>,
+    /// The request needs credentials, or an authorizer decides.
+    Authorize {
         client: IpAddr,
     },
 }
@@ -222,12 +228,41 @@ fn answer_locally(
     if filtering.answer(request, client.origin.scheme, listener.public_port, response)? {
         return Ok(LocalStep::Reply);
     }
-    Ok(match filtering.security().filter(|it| credentials::are_required(it)) {
-        Some(security) => {
-            LocalStep::Authenticate { security: Arc::clone(security), client: address() }
-        }
-        None => LocalStep::Forward,
+    let needs_credentials = filtering.security().is_some_and(|it| credentials::are_required(it));
+    Ok(match needs_credentials || filtering.has_authorizer() {
+        true => LocalStep::Authorize { client: address() },
+        false => LocalStep::Forward,
     })
+}
+
+/// Checks the credentials of a request, then asks its authorizers. Returns the answer of one that denies the request.
+async fn authorize(
+    context: &mut RequestContext<'_>,
+    active_config: &Rc<WorkerConfig>,
+    listener: &ActiveListener,
+    rule: &Rule,
+    target: Option<usize>,
+    client: IpAddr,
+) -> Result<Option<DenialBody>, Failure> {
+    let security = context.exchange.filters.as_ref().and_then(RequestFilters::security);
+    let security = security.filter(|it| credentials::are_required(it)).map(Arc::clone);
+    if let Some(security) = security {
+        credentials::check(context, active_config, &security, client).await?;
+    }
+    let deadline = request_deadline(active_config, rule, target, context.record.started);
+    external_auth::authorize(context, active_config, listener, rule, deadline).await
+}
+
+/// Returns the time by which a request has to be complete.
+fn request_deadline(
+    active_config: &Rc<WorkerConfig>,
+    rule: &Rule,
+    target: Option<usize>,
+    started: Time,
+) -> Time {
+    let of_backend =
+        || backend_of(active_config, rule, target).ok()?.config().settings.request_timeout;
+    rule.request_timeout.or_else(of_backend).map_or(Time::MAX, |most| started + most)
 }
 
 fn backend_of(

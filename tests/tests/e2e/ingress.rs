@@ -6,7 +6,8 @@ use anyhow::{Context as _, ensure};
 use data_encoding::BASE64;
 use serde_json::{Value, json};
 use tests::{
-    ConfigDirectory, Endpoint, EndpointBehaviour, Http1TestClient, Result, SheaveProcess, objects,
+    ConfigDirectory, Endpoint, EndpointBehaviour, Http1TestClient, Result, ServeStep,
+    SheaveProcess, objects,
 };
 
 fn ingress_class() -> Value {
@@ -97,10 +98,10 @@ async fn ingress_with_unsupported_access_control_is_not_served() -> Result {
     configuration.write("main.yaml", &all)?;
     let sheave = SheaveProcess::serve(&configuration).await?;
     let lines = sheave.log_line_count();
-    let guard = json!({ "nginx.ingress.kubernetes.io/auth-url": "http://auth.test/" });
+    let guard = json!({ "nginx.ingress.kubernetes.io/auth-snippet": "deny all;" });
     all[1] = ingress("shop", guard, spec);
     configuration.write("main.yaml", &all)?;
-    sheave.wait_for_log(lines, "nginx.ingress.kubernetes.io/auth-url is not supported").await?;
+    sheave.wait_for_log(lines, "nginx.ingress.kubernetes.io/auth-snippet is not supported").await?;
     // A file is loaded as a whole or not at all: the previous version stays in force.
     let mut client = Http1TestClient::connect(sheave.address()).await?;
     let response = client.exchange("GET", "/", &[("Host", "shop.test")], b"").await?;
@@ -307,5 +308,70 @@ async fn nginx_annotations_limit_divert_and_permit_requests() -> Result {
     ensure!(rejected.status() == 429, "{rejected:?}");
     busy.open_gate(1);
     ensure!(first.response("GET").await?.status() == 200);
+    Ok(())
+}
+
+/// An authorizer below the path of the same host, as oauth2-proxy is installed, and one by the name of its Service.
+#[tokio::test]
+async fn nginx_annotations_ask_an_authorizer() -> Result {
+    let (shop, authorizer) = (
+        Endpoint::start(EndpointBehaviour::ok()).await?,
+        Endpoint::start(vec![
+            ServeStep::ReadBody,
+            ServeStep::AnswerFor(
+                "/oauth2/auth",
+                "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nSet-Cookie: csrf=1\r\n\r\n",
+            ),
+            ServeStep::send("HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\nX-User: alice\r\n\r\n"),
+        ])
+        .await?,
+    );
+    let service = "http://auth.default.svc.cluster.local:80/check";
+    let sign_in = annotations(json!({
+        "auth-url": "https://$host/oauth2/auth",
+        "auth-signin": "https://$host/oauth2/start?rd=$escaped_request_uri",
+    }));
+    let open = annotations(json!({ "auth-url": service, "auth-response-headers": "X-User" }));
+    let mut all = vec![
+        ingress_class(),
+        ingress("a", sign_in, json!({ "rules": [rule("a.test", "/", "Prefix", "shop")] })),
+        ingress("b", open, json!({ "rules": [rule("b.test", "/", "Prefix", "shop")] })),
+        ingress(
+            "proxy",
+            json!({}),
+            json!({ "rules": [rule("a.test", "/oauth2", "Prefix", "auth")] }),
+        ),
+    ];
+    for (name, endpoint) in [("shop", &shop), ("auth", &authorizer)] {
+        all.push(objects::service(name));
+        all.extend(objects::slices(name, &[endpoint.address]));
+    }
+    let configuration = ConfigDirectory::empty()?;
+    configuration.write("main.yaml", &all)?;
+    let sheave = SheaveProcess::serve(&configuration).await?;
+    let mut client = Http1TestClient::connect(sheave.address()).await?;
+    let fields = [("Host", "a.test"), ("X-Any", "1"), ("X-User", "root")];
+    let response = client.exchange("POST", "/cart?x=1", &fields, b"body").await?;
+    ensure!(response.status() == 302, "{response:?}");
+    let location = response.field("location");
+    ensure!(location.as_deref() == Some("https://a.test/oauth2/start?rd=%2Fcart%3Fx%3D1"));
+    ensure!(response.field("set-cookie").as_deref() == Some("csrf=1"), "{response:?}");
+    let asked = authorizer.only_request().head;
+    ensure!(asked.start == "GET /oauth2/auth HTTP/1.1", "{asked:?}");
+    ensure!(asked.field("host").as_deref() == Some("a.test"), "{asked:?}");
+    ensure!(asked.field("x-any").as_deref() == Some("1"), "{asked:?}");
+    ensure!(asked.field("x-original-url").as_deref() == Some("http://a.test/cart?x=1"));
+    ensure!(shop.counts().requests == 0, "{:?}", shop.counts());
+    // The sign-in page itself is open.
+    let mut client = Http1TestClient::connect(sheave.address()).await?;
+    let page = client.exchange("GET", "/oauth2/start", &[("Host", "a.test")], b"").await?;
+    ensure!(page.status() == 202, "{page:?}");
+    let fields = [("Host", "b.test"), ("X-User", "root")];
+    let response = client.exchange("GET", "/", &fields, b"").await?;
+    ensure!(response.status() == 200, "{response:?}");
+    let served = shop.only_request().head;
+    ensure!(served.field("x-user").as_deref() == Some("alice"), "{served:?}");
+    let asked = &authorizer.requests()[2].head;
+    ensure!(asked.field("host").as_deref() == Some("auth.default.svc.cluster.local:80"));
     Ok(())
 }

@@ -20,6 +20,8 @@ mod install;
 mod semantics;
 /// Tables of what is refused, byte for byte.
 mod strict;
+/// Requests that another server authorizes.
+mod external_auth;
 /// HTTP/2 and HTTP/3 with clients: what holds for either version.
 mod multiplexed;
 /// HTTP/2 with clients and endpoints.

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::external_auth::HttpExternalAuth;
 use super::route::ServiceRef;
 use super::scalar::{CorsOrigin, FieldName, UnsupportedField};
 
@@ -27,8 +28,8 @@ pub struct HttpFilter {
     pub cors: Option<CorsFilter>,
     /// A filter of another API.
     pub extension_ref: Option<UnsupportedField>,
-    /// External authorization.
-    pub external_auth: Option<UnsupportedField>,
+    /// Authorization of requests by another server.
+    pub external_auth: Option<HttpExternalAuth>,
 }
 
 /// The type of a filter.
@@ -50,7 +51,7 @@ pub enum HttpFilterType {
     Cors,
     /// A filter of another API, which is not supported.
     ExtensionRef,
-    /// External authorization, which is not supported.
+    /// Asks another server whether a request may be served.
     ExternalAuth,
 }
 

@@ -30,7 +30,7 @@ pub enum RouteCommunity {
 }
 
 /// The name of a header field, or another token of HTTP.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, serde::Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(extend("format" = "field-name"))]
 pub struct FieldName(pub String);

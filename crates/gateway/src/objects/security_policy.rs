@@ -1,4 +1,4 @@
-//! `SecurityPolicy` (sheave.dev/v1alpha1): which clients may send requests to Gateways and routes.
+//! `SecurityPolicy` (sheave.dev/v1alpha1): which requests may be sent to Gateways and routes.
 //!
 //! The doc comments become the reference page and the descriptions of the CRD. Each one states the unit, default and
 //! limit if the schema does not.
@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::api_keys::ApiKeyAuthentication;
 use super::basic_auth::BasicAuthentication;
+use super::external_auth::ExternalAuth;
 use super::route_target::RouteTarget;
 use super::scalar::CidrBlock;
 
@@ -28,6 +29,8 @@ pub struct SecurityPolicySpec {
     pub basic_auth: Option<BasicAuthentication>,
     /// Keys of clients. Default: none is needed.
     pub api_keys: Option<ApiKeyAuthentication>,
+    /// Authorization of requests by another server, after all other checks.
+    pub external_auth: Option<ExternalAuth>,
 }
 
 /// The addresses of clients that may send requests. The address is that of the connection, or the one that trusted

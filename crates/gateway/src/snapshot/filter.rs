@@ -6,6 +6,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use super::external_auth::ExternalAuthSettings;
 use super::security::SecuritySettings;
 use super::traffic::TrafficSettings;
 
@@ -19,6 +20,8 @@ pub struct RouteFilters {
     pub rate_limit: Option<usize>,
     /// The handling of requests that a TrafficPolicy sets.
     pub traffic: Option<Arc<TrafficSettings>>,
+    /// Authorization by another server, after that of `security`.
+    pub external_auth: Option<Arc<ExternalAuthSettings>>,
     /// Cross-origin requests that are allowed (CORS). A preflight request is answered at once.
     pub cors: Option<CorsPolicy>,
     /// The redirect that is sent instead of a response of an endpoint.

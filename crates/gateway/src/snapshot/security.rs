@@ -7,6 +7,7 @@ use ipnet::IpNet;
 
 use super::api_keys::ApiKeySettings;
 use super::basic_auth::BasicAuthSettings;
+use super::external_auth::ExternalAuthSettings;
 
 /// The settings of one target of a SecurityPolicy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub struct SecuritySettings {
     pub basic_auth: Option<BasicAuthSettings>,
     /// The clients that may send requests with their keys; `None`: no key is needed.
     pub api_keys: Option<Arc<ApiKeySettings>>,
+    /// Authorization by another server.
+    pub external_auth: Option<ExternalAuthSettings>,
 }
 
 /// The addresses of clients that may send requests.

@@ -164,8 +164,9 @@ pub(super) fn resolve(
         && !permits(index, (referrer.kind, referrer.namespace), ("Service", namespace, name))
     {
         let message = format!(
-            "no ReferenceGrant of namespace {namespace} lets {}s of {} use this Service",
-            referrer.kind, referrer.namespace
+            "no ReferenceGrant of namespace {namespace} lets {} of {} use this Service",
+            plural(referrer.kind),
+            referrer.namespace
         );
         return fault(ConditionReason::RefNotPermitted, "namespace", message);
     }
@@ -206,7 +207,7 @@ pub(super) fn resolve(
         let message = format!("Service {namespace}/{name} has no {protocol} port {number}");
         return fault(ConditionReason::BackendNotFound, "port", message);
     }
-    if ["HTTPRoute", "GRPCRoute"].contains(&referrer.kind)
+    if ["HTTPRoute", "GRPCRoute", "SecurityPolicy", "Ingress"].contains(&referrer.kind)
         && let Some(port) = port
         && let Some(message) = protocol_fault(index, (namespace, name), port)
     {
@@ -219,6 +220,15 @@ pub(super) fn resolve(
         transport,
         node: None,
     })
+}
+
+/// Returns the plural of a kind.
+fn plural(kind: &str) -> String {
+    match kind.strip_suffix('y') {
+        Some(start) => format!("{start}ies"),
+        None if kind.ends_with('s') => format!("{kind}es"),
+        None => format!("{kind}s"),
+    }
 }
 
 /// Returns the UID of a backend's Service, if it has one.

@@ -72,7 +72,9 @@ impl RuleDraft {
         let targets = self.targets.iter();
         let mirrors = targets.clone().flat_map(|target| &target.filters.mirrors);
         let mirrors = mirrors.chain(&self.filters.mirrors).map(|(key, _)| key);
-        targets.filter_map(|target| target.key.as_ref()).chain(mirrors)
+        let authorizer = self.filters.filters.external_auth.as_ref();
+        let authorizer = authorizer.and_then(|it| it.backend.as_ref());
+        targets.filter_map(|target| target.key.as_ref()).chain(mirrors).chain(authorizer)
     }
 
     /// Returns the rule, with backends as indices into the sorted keys of all backends, and with its policies.

@@ -5,21 +5,23 @@ use std::sync::Arc;
 
 use super::backend::{ServiceReferrer, rejected_answer, resolve};
 use super::draft::FiltersDraft;
+use super::external_auth;
 use super::index::ObjectIndex;
 use super::report::ValidationFault;
 use crate::matching::{PathPattern, RouteMatch};
 use crate::objects::{
-    CorsFilter, FieldName, HeaderModifier, HttpFilter, HttpFilterType, HttpHeader, PathModifier,
-    PathModifierType, RedirectScheme, RequestMirror, RequestRedirect, UrlRewrite,
+    CorsFilter, ExternalAuthProtocol, FieldName, HeaderModifier, HttpExternalAuth, HttpFilter,
+    HttpFilterType, HttpHeader, PathModifier, PathModifierType, RedirectScheme, RequestMirror,
+    RequestRedirect, UrlRewrite,
 };
 use crate::snapshot::{
-    AllowList, CorsPolicy, HeaderEdits, HeaderField, MirrorFraction, OriginPattern, PathRewrite,
-    RedirectAction, RewriteAction, TransportProtocol, UrlScheme,
+    AllowList, CorsPolicy, ExternalAuthSettings, HeaderEdits, HeaderField, MirrorFraction,
+    OriginPattern, PathRewrite, RedirectAction, RewriteAction, TransportProtocol, UrlScheme,
 };
 use crate::status::ConditionReason;
 
 /// Header fields that frame a message or belong to a connection. A route may not change them.
-const IMMUTABLE_FIELDS: [&str; 9] = [
+pub(super) const IMMUTABLE_FIELDS: [&str; 9] = [
     "connection",
     "content-length",
     "host",
@@ -89,8 +91,8 @@ impl FilterBuilder<'_> {
     /// Checks that a filter has exactly the part that its type names.
     fn check_parts(&mut self, filter: &HttpFilter, field: &str) {
         use HttpFilterType::{
-            Cors, RequestHeaderModifier, RequestMirror, RequestRedirect, ResponseHeaderModifier,
-            UrlRewrite,
+            Cors, ExternalAuth, RequestHeaderModifier, RequestMirror, RequestRedirect,
+            ResponseHeaderModifier, UrlRewrite,
         };
         let parts = [
             (
@@ -107,6 +109,7 @@ impl FilterBuilder<'_> {
             (filter.request_redirect.is_some(), "requestRedirect", RequestRedirect),
             (filter.url_rewrite.is_some(), "urlRewrite", UrlRewrite),
             (filter.cors.is_some(), "cors", Cors),
+            (filter.external_auth.is_some(), "externalAuth", ExternalAuth),
         ];
         for (is_there, part, kind) in parts {
             match (is_there, kind == filter.kind) {
@@ -149,10 +152,17 @@ impl FilterBuilder<'_> {
             HttpFilterType::Cors if self.scope == FilterScope::Rule => {
                 made.cors = filter.cors.as_ref().map(cors);
             }
-            HttpFilterType::RequestRedirect | HttpFilterType::Cors => {
+            HttpFilterType::ExternalAuth if self.scope == FilterScope::Rule => {
+                let field = format!("{field}.externalAuth");
+                let asked = filter.external_auth.as_ref();
+                made.external_auth = asked.map(|it| self.external_auth(it, &field).into());
+            }
+            HttpFilterType::RequestRedirect
+            | HttpFilterType::Cors
+            | HttpFilterType::ExternalAuth => {
                 self.refuse(field, "type", "is not supported for one backend, only for the rule");
             }
-            HttpFilterType::ExtensionRef | HttpFilterType::ExternalAuth => {
+            HttpFilterType::ExtensionRef => {
                 self.refuse(field, "type", format!("{:?} is not supported", filter.kind));
             }
         }
@@ -199,6 +209,37 @@ impl FilterBuilder<'_> {
             .ok()?;
         self.unresolved.extend(rejected_answer(self.index, &key, &at));
         (share.numerator > 0).then_some((key, share))
+    }
+
+    /// Returns the settings of an authorizer. If its Service cannot be resolved, requests are answered with 500.
+    fn external_auth(&mut self, asked: &HttpExternalAuth, field: &str) -> ExternalAuthSettings {
+        let HttpExternalAuth { protocol, backend_ref, grpc, http, forward_body } = asked;
+        if *protocol == ExternalAuthProtocol::Grpc {
+            self.refuse(field, "protocol", "GRPC is not supported, only HTTP");
+        } else if grpc.is_some() {
+            self.refuse(field, "grpc", "is not for this protocol");
+        }
+        if forward_body.is_some_and(|it| it.max_size > 0) {
+            self.refuse(field, "forwardBody", "is not supported: authorizers get no body");
+        }
+        let http = http.clone().unwrap_or_default();
+        if let Some(prefix) = Some(&*http.path).filter(|it| !it.is_empty()) {
+            if !prefix.starts_with('/') {
+                self.refuse(field, "http.path", "must begin with `/`");
+            } else if let Err(fault) = PathPattern::exact(prefix) {
+                self.refuse(field, "http.path", fault.to_string());
+            }
+        }
+        for (n, FieldName(name)) in http.allowed_response_headers.iter().enumerate() {
+            if !external_auth::may_be_set(name) {
+                let part = format!("http.allowedResponseHeaders[{n}]");
+                self.refuse(field, &part, "cannot be changed: it belongs to the connection");
+            }
+        }
+        let backend = external_auth::authorizer(self.index, self.referrer, backend_ref, field)
+            .map_err(|fault| self.unresolved.push(fault))
+            .ok();
+        external_auth::of_filter(backend, &http)
     }
 
     fn share(&mut self, asked: &RequestMirror, field: &str) -> Option<MirrorFraction> {

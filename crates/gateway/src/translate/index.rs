@@ -199,7 +199,12 @@ impl<'a> ObjectIndex<'a> {
     }
 
     fn grant(&mut self, grant: &'a TypedObject<ReferenceGrantSpec>) {
-        let is_known = |from: &&GrantFrom| from.group == "gateway.networking.k8s.io";
+        let is_known = |from: &&GrantFrom| match &*from.group {
+            "gateway.networking.k8s.io" => ![SECURITY_POLICY, "Ingress"].contains(&&*from.kind),
+            "sheave.dev" => from.kind == SECURITY_POLICY,
+            "networking.k8s.io" => from.kind == "Ingress",
+            _ => false,
+        };
         for from in grant.spec.from.iter().filter(is_known) {
             let referrer = (&*grant.metadata.namespace, &*from.kind, &*from.namespace);
             self.granted.entry(referrer).or_default().extend(&grant.spec.to);

@@ -17,6 +17,8 @@ mod class_hosts;
 mod class_listeners;
 /// References to Services.
 mod backend;
+/// Authorizers, found by their URLs.
+mod authorizer;
 /// Canary Ingresses, which join others.
 mod canary;
 /// HTTPRoutes from Ingress rules.
@@ -159,9 +161,10 @@ pub(super) fn expand(index: &ObjectIndex<'_>, report: &mut TranslationReport) ->
     let mut expansion = IngressExpansion::default();
     for class in accepted_classes(index, report) {
         let ingresses = class.ingresses.iter();
-        let settings: Vec<_> = ingresses
+        let mut settings: Vec<_> = ingresses
             .map(|ingress| annotation::annotation_settings(index, ingress, report))
             .collect();
+        authorizer::find_all(index, &class.ingresses, &mut settings, report);
         let all = class.ingresses.iter().copied().zip(&settings);
         let (canaries, mains): (Vec<_>, Vec<_>) = all.partition(|(_, it)| it.canary.is_some());
         let canaries = ClassCanaries::new(index, &mains, &canaries, report);

@@ -28,7 +28,7 @@ impl RoutePolicy<RateLimitSettings> for RateLimitPolicySpec {
         &self.target_refs
     }
 
-    fn faults(&self, _: &ObjectIndex<'_>, _: &str) -> Vec<ValidationFault> {
+    fn faults(&self, _: &ObjectIndex<'_>, _: OwnerObject<'_>) -> Vec<ValidationFault> {
         let mut faults = Vec::new();
         for (number, limit) in self.limits.iter().enumerate() {
             let Some(RateLimitKeySpec { kind, name, ipv6_prefix_length }) = &limit.key else {

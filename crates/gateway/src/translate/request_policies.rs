@@ -12,7 +12,7 @@ use super::route_policy::route_policies;
 use super::rule_policies::RulePolicies;
 use super::security::SecurityPolicies;
 use super::traffic::TrafficPolicies;
-use crate::snapshot::{ApiKeySettings, RateLimitSettings};
+use crate::snapshot::{ApiKeySettings, BackendKey, RateLimitSettings};
 
 /// The policies that attach to Gateways and routes.
 pub(super) struct RequestPolicies<'a> {
@@ -62,6 +62,12 @@ impl<'a> RequestPolicies<'a> {
         // The targets of a policy have the same keys.
         let of_policies: BTreeMap<_, _> = keys.map(|it| (&it.policy, it)).collect();
         of_policies.into_values().map(Arc::clone).collect()
+    }
+
+    /// Returns every backend that a policy names.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &BackendKey> {
+        let authorizers = self.security.settings().filter_map(|it| it.external_auth.as_ref());
+        authorizers.filter_map(|it| it.backend.as_ref())
     }
 
     /// Returns the limits of all targets.

@@ -23,11 +23,10 @@ pub(super) trait RoutePolicy<T: PartialEq> {
 
     fn targets(&self) -> &[RouteTarget];
 
-    /// Returns all contradictions between values that are allowed individually, and references that lead nowhere.
-    /// `namespace` is that of the policy.
-    fn faults(&self, index: &ObjectIndex<'_>, namespace: &str) -> Vec<ValidationFault>;
+    /// Returns all contradictions between values that are allowed individually, and references that cannot be resolved.
+    fn faults(&self, index: &ObjectIndex<'_>, owner: OwnerObject<'_>) -> Vec<ValidationFault>;
 
-    /// Returns the settings of a target.
+    /// Returns the settings of a target, if there are no faults.
     fn settings(&self, index: &ObjectIndex<'_>, owner: OwnerObject<'_>, target: &RouteTarget) -> T;
 
     /// Returns the settings of the targets of an invalid policy; `None`: as if there were no policy.
@@ -50,7 +49,7 @@ pub(super) fn route_policies<'a, T: PartialEq, P: RoutePolicy<T>>(
     let mut attached = RoutePolicies { attachments: BTreeMap::new(), settings: Vec::new() };
     for policy in by_age(policies) {
         let owner = OwnerObject::of(P::KIND, policy);
-        let faults = policy.spec.faults(index, &owner.metadata.namespace);
+        let faults = policy.spec.faults(index, owner);
         faults.iter().for_each(|fault| report.owner_fault(owner, fault));
         let mut statuses = Vec::new();
         for (number, target) in policy.spec.targets().iter().enumerate() {

@@ -1,7 +1,8 @@
-//! SecurityPolicies: the clients that may send requests to each target.
+//! SecurityPolicies: the requests that may be sent to each target.
 
 use std::sync::Arc;
 
+use super::external_auth;
 use super::index::{ObjectIndex, SECURITY_POLICY};
 use super::owner::OwnerObject;
 use super::report::ValidationFault;
@@ -22,20 +23,27 @@ impl RoutePolicy<SecuritySettings> for SecurityPolicySpec {
         &self.target_refs
     }
 
-    fn faults(&self, index: &ObjectIndex<'_>, namespace: &str) -> Vec<ValidationFault> {
-        let Self { target_refs: _, client_addresses, basic_auth, api_keys } = self;
+    fn faults(&self, index: &ObjectIndex<'_>, owner: OwnerObject<'_>) -> Vec<ValidationFault> {
+        let Self { target_refs: _, client_addresses, basic_auth, api_keys, external_auth } = self;
         let fault = |field, message| ValidationFault::new(ConditionReason::Invalid, field, message);
-        if client_addresses.is_none() && basic_auth.is_none() && api_keys.is_none() {
+        let is_empty = client_addresses.is_none()
+            && basic_auth.is_none()
+            && api_keys.is_none()
+            && external_auth.is_none();
+        if is_empty {
             return vec![fault("spec", "has no check")];
         }
+        let namespace = &*owner.metadata.namespace;
         let is_empty = |it: &ClientAddressAccess| it.allow.is_empty() && it.deny.is_empty();
         let addresses = client_addresses.as_ref().filter(|it| is_empty(it));
         let addresses =
             addresses.map(|_| fault("spec.clientAddresses", "has neither `allow` nor `deny`"));
         let users = basic_auth.as_ref().map(|it| basic_auth::settings(index, namespace, it));
         let keys = api_keys.as_ref().map(|it| api_keys::settings(index, namespace, "", it));
+        let authorizer = external_auth.as_ref().map(|it| external_auth::of_policy(index, owner, it));
         let faults = addresses.into_iter().chain(users.and_then(Result::err));
-        faults.chain(keys.and_then(Result::err)).collect()
+        let faults = faults.chain(keys.and_then(Result::err));
+        faults.chain(authorizer.and_then(Result::err).into_iter().flatten()).collect()
     }
 
     fn settings(
@@ -56,7 +64,11 @@ impl RoutePolicy<SecuritySettings> for SecurityPolicySpec {
         let users = users.map(|it| basic_auth::settings(index, namespace, it));
         let keys = self.api_keys.as_ref();
         let keys = keys.map(|it| api_keys::settings(index, namespace, &policy, it));
-        let (Ok(basic_auth), Ok(api_keys)) = (users.transpose(), keys.transpose()) else {
+        let authorizer = self.external_auth.as_ref();
+        let authorizer = authorizer.map(|it| external_auth::of_policy(index, owner, it));
+        let (Ok(basic_auth), Ok(api_keys), Ok(external_auth)) =
+            (users.transpose(), keys.transpose(), authorizer.transpose())
+        else {
             return invalid(&policy);
         };
         SecuritySettings {
@@ -64,6 +76,7 @@ impl RoutePolicy<SecuritySettings> for SecurityPolicySpec {
             client_addresses: Some(rules.unwrap_or_default()),
             basic_auth,
             api_keys: api_keys.map(Arc::new),
+            external_auth,
         }
     }
 
@@ -79,5 +92,6 @@ fn invalid(policy: &str) -> SecuritySettings {
         client_addresses: None,
         basic_auth: None,
         api_keys: None,
+        external_auth: None,
     }
 }

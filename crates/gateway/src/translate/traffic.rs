@@ -1,6 +1,6 @@
 //! TrafficPolicies: the handling of requests to each target.
 
-use super::index::TRAFFIC_POLICY;
+use super::index::{ObjectIndex, TRAFFIC_POLICY};
 use super::owner::OwnerObject;
 use super::report::ValidationFault;
 use super::route_policy::{RoutePolicies, RoutePolicy, full_name};
@@ -19,13 +19,18 @@ impl RoutePolicy<TrafficSettings> for TrafficPolicySpec {
         &self.target_refs
     }
 
-    fn faults(&self) -> Vec<ValidationFault> {
+    fn faults(&self, _: &ObjectIndex<'_>, _: OwnerObject<'_>) -> Vec<ValidationFault> {
         let is_empty = self.limits == TrafficLimits::default();
         let fault = || ValidationFault::new(ConditionReason::Invalid, "spec", "has no settings");
         is_empty.then(fault).into_iter().collect()
     }
 
-    fn settings(&self, owner: OwnerObject<'_>, _: &RouteTarget) -> TrafficSettings {
+    fn settings(
+        &self,
+        _: &ObjectIndex<'_>,
+        owner: OwnerObject<'_>,
+        _: &RouteTarget,
+    ) -> TrafficSettings {
         let TrafficLimits { body_bytes } = self.limits;
         TrafficSettings { policy: full_name(owner).into(), max_body_bytes: body_bytes }
     }

@@ -92,6 +92,11 @@ impl AbandonedRequest {
         }
     }
 
+    /// Creates a request without a body that a capped endpoint has, and whose response is no longer needed.
+    pub(crate) fn sent(attempt: AttemptConnection, method: RequestMethod, bytes: u64) -> Self {
+        Self { sent_whole: true, request_bytes: bytes, ..Self::new(attempt, method, true) }
+    }
+
     /// Sends the part of the request that has not been sent yet, and awaits the head of the response.
     pub(crate) async fn send_request(
         &mut self,

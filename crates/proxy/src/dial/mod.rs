@@ -24,6 +24,8 @@ pub(crate) mod h3;
 pub(crate) mod websocket;
 /// One attempt on one connection.
 pub(crate) mod attempt;
+/// Requests of this proxy itself.
+pub(crate) mod subrequest;
 /// Draining of a request whose client has disconnected.
 pub(crate) mod abandon;
 

@@ -15,6 +15,7 @@ use tls::ClientTlsError;
 use crate::accept::detect::DetectedProtocol;
 use crate::accept::listen::AcceptPause;
 use crate::accept::{h2, h3};
+use crate::external_auth::AuthorizationOutcome;
 use crate::failure::Failure;
 use crate::mirror::MirrorOutcome;
 use crate::observe::{ExemplarStore, HistogramData};
@@ -181,6 +182,7 @@ pub(crate) struct BackendCounters {
     /// Mirrored requests by [`MirrorOutcome`].
     pub(crate) mirrors: [SingleWriterCounter; MirrorOutcome::ALL.len()],
     pub(crate) affinity: AffinityCounters,
+    pub(crate) authorizations: [SingleWriterCounter; AuthorizationOutcome::ALL.len()],
 }
 
 /// Requests to a backend with session affinity.

@@ -20,6 +20,7 @@ use crate::active_config::{ActiveListener, Route};
 use crate::backend::{Backend, BackendConfig};
 use crate::dial::multiplex_connection::ConnectionCounts;
 use crate::dial::pool::Endpoint;
+use crate::external_auth::AuthorizationOutcome;
 use crate::failure::Failure;
 use crate::memory::MemoryPressure;
 use crate::mirror::MirrorOutcome;
@@ -506,6 +507,19 @@ static OF_BACKENDS: &[MetricRow<Backend>] = &[
             }
         }),
         "Mirrored requests by outcome: answered and failed ones were sent, all others were dropped.",
+    ),
+    MetricRow::new(
+        "sheave_backend_authorizations",
+        &["backend", "outcome"],
+        MetricReader::Counts(|it, each| {
+            for outcome in AuthorizationOutcome::ALL {
+                each(
+                    outcome.label(),
+                    total(&it.counters, |shard| &shard.authorizations[outcome as usize]),
+                );
+            }
+        }),
+        "Questions to an authorizer by outcome: abandoned are those whose client left.",
     ),
     MetricRow::new(
         "sheave_backend_affinity",

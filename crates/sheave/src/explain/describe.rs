@@ -7,9 +7,10 @@ use gateway::matching::{
     RuleVerdict, UnmetCondition, ValuePattern,
 };
 use gateway::snapshot::{
-    AllowList, ClientAddressRules, CongestionControl, EndpointSpec, HeaderEdits, Http3Settings,
-    KeyedRateLimit, ListenerTls, MirrorPolicy, PathRewrite, RateLimitKey, RateLimitSettings,
-    RedirectAction, RouteFilters, Rule, SecuritySettings, Snapshot, TlsPayload, TrafficSettings,
+    AllowList, AuthorizerTarget, ClientAddressRules, CongestionControl, EndpointSpec,
+    ExternalAuthSettings, HeaderEdits, Http3Settings, KeyedRateLimit, ListenerTls, MirrorPolicy,
+    PathRewrite, RateLimitKey, RateLimitSettings, RedirectAction, RouteFilters, Rule,
+    SecuritySettings, Snapshot, TlsPayload, TrafficSettings,
 };
 use ipnet::IpNet;
 
@@ -160,6 +161,7 @@ pub(super) fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> Vec<String
         security,
         rate_limit,
         traffic,
+        external_auth,
         cors,
         redirect,
         rewrite,
@@ -167,10 +169,15 @@ pub(super) fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> Vec<String
         response_headers,
         mirrors,
     } = filters;
-    let mut lines: Vec<_> = security.iter().map(|it| security_line(it)).collect();
+    let mut lines: Vec<_> = security.iter().filter_map(|it| security_line(it)).collect();
     if let Some(limits) = rate_limit.map(|index| &snapshot.rate_limits[index]) {
         lines.extend(limits.limits.iter().map(|limit| rate_limit_line(limits, limit)));
     }
+    let of_policy = security.as_ref().and_then(|it| Some((it, it.external_auth.as_ref()?)));
+    lines.extend(of_policy.map(|(policy, auth)| {
+        format!("{} (SecurityPolicy {})", authorizer_line(auth), policy.policy)
+    }));
+    lines.extend(external_auth.iter().map(|it| authorizer_line(it)));
     lines.extend(traffic.iter().flat_map(|it| traffic_lines(it)));
     if let Some(cors) = cors {
         let origins = match &cors.origins {
@@ -192,7 +199,21 @@ pub(super) fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> Vec<String
     lines
 }
 
-fn security_line(settings: &SecuritySettings) -> String {
+fn authorizer_line(auth: &ExternalAuthSettings) -> String {
+    let Some(backend) = &auth.backend else {
+        return "500 for all requests: the authorizer cannot be resolved".to_owned();
+    };
+    let method = auth.method.unwrap_or("the method of the request");
+    let target = match &auth.target {
+        AuthorizerTarget::Template(template) => template.text.to_string(),
+        AuthorizerTarget::Prefix(prefix) => format!("{prefix} and the path of the request"),
+    };
+    let page = auth.sign_in.as_ref();
+    let page = page.map(|it| format!(", 401 redirects to {}", it.url.text)).unwrap_or_default();
+    format!("asks {backend} with {method} {target} within {:?}{page}", auth.timeout)
+}
+
+fn security_line(settings: &SecuritySettings) -> Option<String> {
     let rule = match &settings.client_addresses {
         None => "500 for all clients: the policy is invalid".to_owned(),
         Some(ClientAddressRules { allowed, denied }) => {
@@ -211,10 +232,14 @@ fn security_line(settings: &SecuritySettings) -> String {
                 .map(|it| format!("users of Secret {} with their passwords, else 401", it.secret));
             let keys = settings.api_keys.as_ref();
             let keys = keys.map(|it| format!("one of {} keys, else 401", it.clients.len()));
-            addresses.into_iter().chain(users).chain(keys).collect::<Vec<_>>().join("; ")
+            let checks: Vec<_> = addresses.into_iter().chain(users).chain(keys).collect();
+            if checks.is_empty() {
+                return None;
+            }
+            checks.join("; ")
         }
     };
-    format!("{rule} (SecurityPolicy {})", settings.policy)
+    Some(format!("{rule} (SecurityPolicy {})", settings.policy))
 }
 
 fn rate_limit_line(policy: &RateLimitSettings, keyed: &KeyedRateLimit) -> String {

@@ -72,8 +72,8 @@ fn entry(rule: &Rule, matcher: RouteMatcher, backends: &[Backend]) -> RouteEntry
     let none = RouteFilters::default();
     let filters = rule.filters.as_deref().unwrap_or(&none);
     let mut entry = RouteEntry { name: rule.name.to_string(), ..RouteEntry::default() };
-    if filters.security.is_some() {
-        // An Envoy does not check its clients.
+    if filters.security.is_some() || filters.external_auth.is_some() {
+        // An Envoy does not check its clients, and asks no authorizer.
         entry.direct_response = Some(UNSERVED);
     } else if let Some(redirect) = &filters.redirect {
         entry.redirect = Some(redirect::response(redirect, &matcher));

@@ -88,6 +88,7 @@ fn entry(rule: &Rule, backends: &[Backend], find: &mut impl FnMut(String)) -> Ro
 fn obstacle(filters: &RouteFilters) -> Option<&'static str> {
     let obstacles = [
         (filters.security.is_some(), "a check of the client"),
+        (filters.external_auth.is_some(), "a question to an authorizer"),
         (filters.redirect.is_some(), "a redirect"),
         (filters.rewrite.is_some(), "a rewrite"),
     ];

@@ -14,6 +14,8 @@ mod client;
 mod cors;
 /// TLS to endpoints.
 mod endpoint_tls;
+/// Authorization by another server.
+mod external_auth;
 /// Hosts besides those of rules.
 mod host;
 /// Rates of requests.
@@ -31,7 +33,7 @@ use super::super::index::ObjectIndex;
 use super::super::report::TranslationReport;
 use super::dialect::{AnnotationDialect, AnnotationKey};
 use crate::objects::{
-    BackendPolicySpec, BasicAuthentication, ClientAddressAccess, CorsFilter, IngressSpec,
+    BackendPolicySpec, BasicAuthentication, ClientAddressAccess, CorsFilter, ExternalAuth, IngressSpec,
     RequestRateLimit, TrafficLimits, TypedObject,
 };
 
@@ -45,6 +47,8 @@ pub(super) use cors::CorsAnnotation;
 use cors::CorsAnnotations;
 pub(super) use endpoint_tls::{EndpointTlsAnnotation, EndpointVerification};
 use endpoint_tls::{EndpointTlsAnnotations, own_secret};
+use external_auth::ExternalAuthAnnotations;
+pub(super) use external_auth::{AuthorizerUrl, ExternalAuthAnnotation, IngressAuth};
 pub(super) use host::{HostAnnotation, IngressHosts};
 pub(super) use rate::RateAnnotation;
 use rate::RateAnnotations;
@@ -76,6 +80,10 @@ pub(super) struct AnnotationSettings {
     pub(super) client_addresses: ClientAddressAccess,
     /// Names and passwords of users.
     pub(super) basic_auth: Option<BasicAuthentication>,
+    /// Authorization by the server of a URL.
+    pub(super) auth: Option<IngressAuth>,
+    /// The same, once its Service has been found.
+    pub(super) external_auth: Option<ExternalAuth>,
     /// Allowed cross-origin requests.
     pub(super) cors: Option<CorsFilter>,
     /// The limits of the rate of requests.
@@ -95,6 +103,7 @@ struct AnnotationReader {
     client_addresses: ClientAddressAccess,
     cors: CorsAnnotations,
     endpoint_tls: EndpointTlsAnnotations,
+    external_auth: ExternalAuthAnnotations,
     hosts: IngressHosts,
     rates: RateAnnotations,
     rewrite: IngressRewrite,
@@ -154,6 +163,8 @@ pub(super) fn annotation_settings(
         canary: is_canary.then_some(reader.canary),
         client_addresses: reader.client_addresses,
         basic_auth: basic_auth.unwrap_or_default(),
+        auth: reader.external_auth.into_auth(),
+        external_auth: None,
         cors: reader.cors.into_filter(),
         rates: reader.rates.into_limits(),
         traffic: reader.traffic,
@@ -203,6 +214,10 @@ impl AnnotationReader {
             AnnotationKey::Cors(setting) => self.cors.add(setting, value),
             AnnotationKey::EndpointTls(setting) => {
                 let result = self.endpoint_tls.add(setting, value);
+                self.guard(result)
+            }
+            AnnotationKey::ExternalAuth(setting) => {
+                let result = self.external_auth.add(setting, value);
                 self.guard(result)
             }
             AnnotationKey::Host(setting) => self.hosts.add(setting, value),

@@ -5,8 +5,8 @@ mod fixed;
 
 use super::annotation::{
     BackendAnnotation, BasicAuthAnnotation, CanaryAnnotation, ClientAnnotation, CorsAnnotation,
-    EndpointTlsAnnotation, HostAnnotation, RateAnnotation, RedirectAnnotation, RewriteAnnotation,
-    TrafficAnnotation,
+    EndpointTlsAnnotation, ExternalAuthAnnotation, HostAnnotation, RateAnnotation, RedirectAnnotation,
+    RewriteAnnotation, TrafficAnnotation,
 };
 
 /// The controller that defines an annotation, which determines the meaning of values.
@@ -38,6 +38,8 @@ pub(super) enum AnnotationKey {
     Cors(CorsAnnotation),
     /// TLS to endpoints.
     EndpointTls(EndpointTlsAnnotation),
+    /// Authorization by another server.
+    ExternalAuth(ExternalAuthAnnotation),
     /// Hosts besides those of rules.
     Host(HostAnnotation),
     /// Nothing, whatever the value: Sheave has no such mechanism, and needs none.
@@ -57,8 +59,8 @@ pub(super) enum AnnotationKey {
 }
 
 use AnnotationKey::{
-    Backend, BasicAuth, Canary, Client, Cors, EndpointTls, Host, NoEffect, RateLimit, Redirect,
-    Rewrite, Snippet, Traffic,
+    Backend, BasicAuth, Canary, Client, Cors, EndpointTls, ExternalAuth, Host, NoEffect, RateLimit,
+    Redirect, Rewrite, Snippet, Traffic,
 };
 use BackendAnnotation as B;
 use BasicAuthAnnotation as U;
@@ -66,6 +68,7 @@ use CanaryAnnotation as Y;
 use ClientAnnotation as A;
 use CorsAnnotation as C;
 use EndpointTlsAnnotation as T;
+use ExternalAuthAnnotation as E;
 use HostAnnotation as H;
 use RedirectAnnotation as R;
 use RewriteAnnotation as W;
@@ -77,10 +80,23 @@ const NGINX: &[(&str, AnnotationKey)] = &[
     ("affinity-canary-behavior", CANARY_AFFINITY),
     ("allowlist-source-range", Client(A::Allowed)),
     ("app-root", Redirect(R::AppRoot)),
+    ("auth-always-set-cookie", ExternalAuth(E::AlwaysSetCookie)),
+    ("auth-cache-duration", NoEffect),
+    ("auth-cache-key", NoEffect),
+    ("auth-keepalive", NoEffect),
+    ("auth-keepalive-requests", NoEffect),
+    ("auth-keepalive-share-vars", NoEffect),
+    ("auth-keepalive-timeout", NoEffect),
+    ("auth-method", ExternalAuth(E::Method)),
     ("auth-realm", BasicAuth(U::Realm)),
+    ("auth-request-redirect", AUTH_REDIRECT),
+    ("auth-response-headers", ExternalAuth(E::ResponseHeaders)),
     ("auth-secret", BasicAuth(U::Secret)),
     ("auth-secret-type", BasicAuth(U::SecretType)),
+    ("auth-signin", ExternalAuth(E::SignIn)),
+    ("auth-signin-redirect-param", ExternalAuth(E::RedirectParameter)),
     ("auth-type", BasicAuth(U::Type)),
+    ("auth-url", ExternalAuth(E::Url)),
     ("backend-protocol", Backend(B::Protocol)),
     ("canary", Canary(Y::Enabled)),
     ("canary-by-cookie", Canary(Y::Cookie)),
@@ -257,6 +273,7 @@ impl AnnotationKey {
             | Self::Client(_)
             | Self::Cors(_)
             | Self::EndpointTls(_)
+            | Self::ExternalAuth(_)
             | Self::Host(_)
             | Self::NoEffect
             | Self::Only(..)

@@ -30,12 +30,13 @@ pub(super) fn add(
     let target_refs: Vec<_> = routes.into_iter().map(target).collect();
     let access = &settings.client_addresses;
     let has_access = !access.allow.is_empty() || !access.deny.is_empty();
-    if has_access || settings.basic_auth.is_some() {
+    if has_access || settings.basic_auth.is_some() || settings.external_auth.is_some() {
         let spec = SecurityPolicySpec {
             target_refs: target_refs.clone(),
             client_addresses: has_access.then(|| access.clone()),
             basic_auth: settings.basic_auth.clone(),
             api_keys: None,
+            external_auth: settings.external_auth.clone(),
         };
         let policy = policy("SecurityPolicy", ingress, spec, expansion);
         expansion.objects.push(ApiObject::SecurityPolicy(policy));

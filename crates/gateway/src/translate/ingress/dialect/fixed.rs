@@ -5,6 +5,8 @@ use super::AnnotationKey::{self, Only};
 
 pub(super) const ACCESS_LOG: AnnotationKey =
     Only(&["true"], "is ignored: the access log has the requests of all routes, or of none");
+pub(super) const AUTH_REDIRECT: AnnotationKey =
+    Only(&[""], "is ignored: X-Auth-Request-Redirect is the path and query of the request");
 pub(super) const CANARY_AFFINITY: AnnotationKey = Only(
     &["legacy"],
     "is ignored: each request is assigned to the main Ingress or the canary anew, with affinity too",

@@ -1,0 +1,204 @@
+//! The question to an authorizer: a head that is written from that of the client's request, and parsed like one from a
+//! client, so that nothing in it can be taken for a second request.
+
+use balance::Rng;
+use codec::h1::write::{self, is_sent_on};
+use codec::h1::{HeadLimits, parse};
+use codec::head::{BodyFraming, KnownFieldName, RequestHead, list};
+use gateway::snapshot::{
+    AuthorizerTarget, ClientSettings, ExternalAuthSettings, OriginalRequest, UrlScheme,
+};
+
+use crate::backend::BackendRef;
+use crate::failure::Failure;
+use crate::forwarded::{self, RequestOrigin};
+
+/// Limits of a question: those of the client's head are lower.
+const LIMITS: HeadLimits =
+    HeadLimits { head_bytes: 4 * 1024 * 1024, fields: 1024, target_bytes: 2 * 1024 * 1024 };
+
+/// Fields that describe the client's request to the authorizer, in addition to those of every forwarded request.
+const DESCRIPTIONS: [&str; 7] = [
+    "X-Original-URL",
+    "X-Original-URI",
+    "X-Original-Method",
+    "X-Forwarded-Method",
+    "X-Forwarded-Uri",
+    "X-Auth-Request-Redirect",
+    "X-Sent-From",
+];
+
+/// Fields by which a client asks for a part of a representation, or for one that has changed. The answer to the question
+/// is none of these.
+const CONDITIONS: [&str; 7] = [
+    "if-match",
+    "if-none-match",
+    "if-modified-since",
+    "if-unmodified-since",
+    "if-range",
+    "range",
+    "expect",
+];
+
+/// Fields in which proxies describe a client and its request. They are kept only from trusted proxies.
+const FORWARDING: [KnownFieldName; 7] = [
+    KnownFieldName::Forwarded,
+    KnownFieldName::XForwardedFor,
+    KnownFieldName::XForwardedProto,
+    KnownFieldName::XForwardedHost,
+    KnownFieldName::XForwardedPort,
+    KnownFieldName::XRealIp,
+    KnownFieldName::XRequestId,
+];
+
+/// Fields of an answer that describe the answer itself.
+const OF_ANSWER: [&str; 10] = [
+    "accept-ranges",
+    "age",
+    "cache-control",
+    "date",
+    "etag",
+    "expires",
+    "last-modified",
+    "server",
+    "set-cookie",
+    "vary",
+];
+
+/// True if a field describes the answer itself, so that it would be wrong in the client's request.
+pub(super) fn describes_answer(name: &[u8]) -> bool {
+    let start = name.get(.."content-".len());
+    start.is_some_and(|it| it.eq_ignore_ascii_case(b"content-"))
+        || OF_ANSWER.iter().any(|it| name.eq_ignore_ascii_case(it.as_bytes()))
+        || matches!(
+            KnownFieldName::recognise(name),
+            KnownFieldName::Via | KnownFieldName::AltSvc | KnownFieldName::ProxyStatus
+        )
+}
+
+/// A question to an authorizer.
+pub(super) struct AuthorizationRequest {
+    pub(super) head: RequestHead,
+    framing: BodyFraming,
+}
+
+impl AuthorizationRequest {
+    /// Writes the question. The client's request gets its ID now, so that both have the same.
+    pub(super) fn new(
+        settings: &ExternalAuthSettings,
+        backend: &BackendRef,
+        request: &mut RequestHead,
+        origin: &RequestOrigin,
+        client: &ClientSettings,
+        rng: &mut Rng,
+    ) -> Result<Self, Failure> {
+        if settings.describes_request && !client.forwards_unchanged {
+            forwarded::ensure_request_id(request, rng);
+        }
+        let text = write_question(settings, &backend.key.service, request, origin, client);
+        let mut head = RequestHead::new();
+        let parsed = parse::request(&text, &LIMITS, &mut head);
+        if parsed != Ok(Some(text.len())) {
+            return Err(Failure::AuthorizerError);
+        }
+        if settings.describes_request {
+            forwarded::add_forwarding_fields(&mut head, origin, client, rng);
+        }
+        // GEP-1494 demands a Content-Length for a question with the method of the client's request.
+        let framing = match settings.method {
+            Some(_) => BodyFraming::None,
+            None => BodyFraming::Length(0),
+        };
+        Ok(Self { head, framing })
+    }
+
+    /// Returns the question as HTTP/1.1.
+    pub(super) fn to_http1(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        write::request_head(&self.head, self.framing, false, &mut out);
+        out
+    }
+}
+
+/// Returns the parts of the client's request that URLs may have.
+pub(super) fn original<'r>(
+    request: &'r RequestHead,
+    origin: &RequestOrigin,
+    client: &ClientSettings,
+) -> OriginalRequest<'r> {
+    let named = || request.fields.values(KnownFieldName::XForwardedProto).flat_map(list).next();
+    let scheme = match origin.is_trusted(client).then(named).flatten() {
+        Some(scheme) if scheme.eq_ignore_ascii_case(b"https") => UrlScheme::Https,
+        Some(scheme) if scheme.eq_ignore_ascii_case(b"http") => UrlScheme::Http,
+        Some(_) | None => origin.scheme,
+    };
+    let target = request.target();
+    OriginalRequest {
+        scheme,
+        host: request.host(),
+        authority: request.authority(),
+        // `*` denotes the whole server and has no path.
+        target: if target.starts_with(b"/") { target } else { b"/" },
+    }
+}
+
+fn write_question(
+    settings: &ExternalAuthSettings,
+    service: &str,
+    request: &RequestHead,
+    origin: &RequestOrigin,
+    client: &ClientSettings,
+) -> Vec<u8> {
+    let original = original(request, origin, client);
+    let method = request.method_bytes();
+    let mut out = Vec::with_capacity(1024);
+    out.extend_from_slice(settings.method.map_or(method, str::as_bytes));
+    out.push(b' ');
+    match &settings.target {
+        AuthorizerTarget::Template(template) => template.write(&original, &mut out),
+        AuthorizerTarget::Prefix(prefix) => {
+            out.extend_from_slice(prefix.as_bytes());
+            out.extend_from_slice(original.target);
+        }
+    }
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+    let mut add = |name: &[u8], value: &[&[u8]]| {
+        out.extend_from_slice(name);
+        out.extend_from_slice(b": ");
+        value.iter().for_each(|part| out.extend_from_slice(part));
+        out.extend_from_slice(b"\r\n");
+    };
+    let host = settings.host.as_deref().map_or(original.authority, str::as_bytes);
+    add(b"Host", &[if host.is_empty() { service.as_bytes() } else { host }]);
+    let is_any = |names: &[&str], name: &[u8]| {
+        names.iter().any(|it| name.eq_ignore_ascii_case(it.as_bytes()))
+    };
+    let describes = settings.describes_request;
+    for (known, name, value) in request.fields.iter() {
+        let is_copied = if FORWARDING.contains(&known) {
+            describes && !client.forwards_unchanged
+        } else {
+            is_sent_on(known, BodyFraming::None)
+                && settings.request_fields.contains(name)
+                && !is_any(&CONDITIONS, name)
+                && !(describes && is_any(&DESCRIPTIONS, name))
+        };
+        if is_copied {
+            add(name, &[value]);
+        }
+    }
+    if describes {
+        let OriginalRequest { scheme, authority, target, .. } = original;
+        if client.forwards_unchanged || !request.fields.has(KnownFieldName::XForwardedHost) {
+            add(b"X-Forwarded-Host", &[authority]);
+        }
+        add(b"X-Original-URL", &[scheme.text().as_bytes(), b"://", authority, target]);
+        add(b"X-Original-Method", &[method]);
+        for name in ["X-Original-URI", "X-Forwarded-Uri", "X-Auth-Request-Redirect"] {
+            add(name.as_bytes(), &[target]);
+        }
+        add(b"X-Forwarded-Method", &[method]);
+    }
+    out.extend_from_slice(b"\r\n");
+    out
+}
