@@ -34,7 +34,7 @@ pub struct MigrationSettings {
 
 /// The result of a migration.
 #[derive(Clone, Debug)]
-pub struct Migration {
+pub struct MigrationResult {
     /// The objects, in the order in which they can be applied.
     pub objects: Vec<Value>,
     /// The Ingresses, by namespace and name.
@@ -48,26 +48,26 @@ pub struct MigratedIngress {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// How its requests are served.
+    /// The treatment of its requests.
     pub outcome: MigrationOutcome,
     /// Each difference, or the reasons for a refusal.
     pub notes: Vec<String>,
 }
 
-/// How the requests of an Ingress are served after a migration.
+/// The treatment of an Ingress's requests after a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MigrationOutcome {
-    /// As before.
+    /// Its requests are served as before.
     Same,
-    /// With differences.
+    /// Its requests are served with differences.
     Different,
-    /// With 500, since an annotation that restricts requests is not understood.
+    /// Its requests are answered with 500, because an annotation that restricts requests is not understood.
     Refused,
 }
 
 /// Returns what means the same as the Ingresses among these objects. Services that are not among them are taken to have
 /// the ports that Ingresses name by number.
-pub fn migrate(objects: &[ApiObject], settings: &MigrationSettings) -> Migration {
+pub fn migrate(objects: &[ApiObject], settings: &MigrationSettings) -> MigrationResult {
     let input = input::prepare(objects, settings);
     let (derived, problems) = equivalent_objects(&input);
     let mut writer = ObjectWriter::new(settings, objects);
@@ -83,7 +83,7 @@ pub fn migrate(objects: &[ApiObject], settings: &MigrationSettings) -> Migration
             ingress.outcome = MigrationOutcome::Different;
         }
     }
-    Migration { objects: derived_objects, ingresses: ingresses.into_values().collect() }
+    MigrationResult { objects: derived_objects, ingresses: ingresses.into_values().collect() }
 }
 
 /// Returns the Ingresses of the migrated classes, by namespace and name.

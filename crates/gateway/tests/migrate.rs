@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use gateway::ingress::served_ingresses;
-use gateway::migrate::{Migration, MigrationOutcome, MigrationSettings, migrate};
+use gateway::migrate::{MigrationOutcome, MigrationResult, MigrationSettings, migrate};
 use gateway::snapshot::{ListenerProtocol, RouteFilters, Rule, RuleTarget};
 use gateway::{ApiObject, ControllerNames, Snapshot, TranslationSettings, parse, translate};
 
@@ -19,8 +19,12 @@ spec: {controllerName: sheave.dev/gateway}
 ";
 
 /// Hosts whose Ingress asks for a value that an HTTPRoute cannot have; the report says so.
-const IMPOSSIBLE: [(&str, &str); 2] =
-    [("ingress-endpoints.in.yaml", "j.example "), ("ingress-cors.in.yaml", "c.example ")];
+const IMPOSSIBLE: [(&str, &str); 3] = [
+    ("ingress-endpoints.in.yaml", "j.example "),
+    ("ingress-cors.in.yaml", "c.example "),
+    // A grant for Ingresses is none for policies.
+    ("ingress-auth.in.yaml", "permitted.example "),
+];
 
 fn settings() -> MigrationSettings {
     MigrationSettings {
@@ -31,7 +35,7 @@ fn settings() -> MigrationSettings {
 }
 
 /// Returns the objects of a migration in the form in which a cluster gets them, after their own class.
-fn text(migration: &Migration) -> String {
+fn text(migration: &MigrationResult) -> String {
     let documents = migration.objects.iter().map(|object| serde_saphyr::to_string(object).unwrap());
     [CLASS.to_owned()].into_iter().chain(documents).collect::<Vec<_>>().join("---\n")
 }
@@ -98,7 +102,9 @@ fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> String {
     let limits = filters.rate_limit.map(|it| &snapshot.rate_limits[it]);
     let of_policies = format!(
         "{:?} {:?} {:?}",
-        filters.security.as_ref().map(|it| &it.client_addresses),
+        filters.security.as_ref().map(|it| {
+            (&it.client_addresses, &it.basic_auth, &it.external_auth, it.api_keys.is_some())
+        }),
         filters.traffic.as_ref().map(|it| it.max_body_bytes),
         limits.map(|it| (it.status, &it.limits)),
     );

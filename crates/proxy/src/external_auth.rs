@@ -109,7 +109,7 @@ pub(crate) async fn authorize(
         let result = ask(context, listener, rule, settings, &backend, deadline).await;
         let outcome = match &result {
             Ok(None) => AuthorizationOutcome::Allowed,
-            Ok(Some(_)) | Err(Failure::AuthorizationDenied | Failure::Unauthenticated) => {
+            Ok(Some(_)) | Err(Failure::AuthorizationDenied | Failure::AuthenticationRequired) => {
                 AuthorizationOutcome::Denied
             }
             Err(failure) => AuthorizationOutcome::of_failure(*failure),
@@ -157,7 +157,7 @@ async fn ask(
         return Err(Failure::AuthorizerError);
     };
     let failure =
-        if status == 401 { Failure::Unauthenticated } else { Failure::AuthorizationDenied };
+        if status == 401 { Failure::AuthenticationRequired } else { Failure::AuthorizationDenied };
     if GrpcCall::of(&exchange.request).is_some() {
         return Err(failure);
     }

@@ -85,7 +85,7 @@ failures! {
         "the route's SecurityPolicy is invalid");
     AuthorizationDenied => row(403, "http_request_denied", "authorization_denied",
         "the authorizer denied the request");
-    Unauthenticated => row(401, "http_request_denied", "unauthenticated",
+    AuthenticationRequired => row(401, "http_request_denied", "authentication_required",
         "the authorizer requires authentication");
     AuthorizerUnavailable => row(500, "proxy_internal_error", "authorizer_unavailable",
         "the authorizer cannot be reached").grpc(Unavailable);

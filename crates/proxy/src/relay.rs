@@ -403,8 +403,9 @@ pub(crate) async fn answer(context: &mut RequestContext<'_>) -> ConnectionOutcom
     let rejection = filtering.as_ref().and_then(|it| it.rejection.as_deref());
     let retry_after = overloaded.as_ref().map(|it| it.retry_after);
     let retry_after = retry_after.or_else(|| rejection.map(RateLimitRejection::wait));
-    let too_many_passwords = failure == Failure::CredentialOverload;
-    let retry_after = retry_after.or(too_many_passwords.then_some(credentials::RETRY_AFTER));
+    let is_delayed =
+        || (failure == Failure::CredentialOverload).then_some(credentials::RETRY_AFTER);
+    let retry_after = retry_after.or_else(is_delayed);
     let body = match call {
         Some(call) => {
             call.refuse(failure, retry_after, response);

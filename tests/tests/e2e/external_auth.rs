@@ -157,7 +157,7 @@ async fn a_negative_answer_goes_to_the_client_and_no_endpoint_is_asked() -> Resu
     }
     ensure!(fixture.http.endpoint().counts().requests == 0);
     let lines = fixture.http.sheave.wait_for_access_log(2).await?;
-    ensure!(lines[0].to_string().contains("\"unauthenticated\""), "{lines:?}");
+    ensure!(lines[0].to_string().contains("\"authentication_required\""), "{lines:?}");
     let labels = ["default/auth:80", "denied"];
     wait_for_count(&fixture.http.sheave, "sheave_backend_authorizations_total", &labels, 2.0)
         .await?;

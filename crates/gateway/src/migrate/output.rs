@@ -10,7 +10,7 @@ use super::names::UniqueNames;
 use crate::matching::HostPattern;
 use crate::objects::{
     ApiObject, BackendPolicySpec, GatewaySpec, HttpFilter, HttpRouteSpec, ObjectMeta, ParentRef,
-    RouteTarget, TypedObject, UrlRewrite,
+    RouteTarget, SecurityPolicySpec, TypedObject, UrlRewrite,
 };
 
 /// Largest number of rules of an HTTPRoute, and of targets of a policy.
@@ -93,6 +93,7 @@ impl<'a> ObjectWriter<'a> {
                 self.policies("RateLimitPolicy", it, |it| &mut it.target_refs)
             }
             ApiObject::SecurityPolicy(it) => {
+                self.differences.extend(missing_grant(it));
                 self.policies("SecurityPolicy", it, |it| &mut it.target_refs)
             }
             ApiObject::TrafficPolicy(it) => {
@@ -245,6 +246,20 @@ fn change_impossible_values(filter: &mut HttpFilter) -> Vec<String> {
         differences.push("cors-max-age is 1 s, the least of an HTTPRoute".to_owned());
     }
     differences
+}
+
+/// Returns the difference if a policy refers to an authorizer of another namespace, which an Ingress may do in other
+/// cases than a policy: the namespace and name of the Ingress, and the grant that is needed.
+fn missing_grant(policy: &TypedObject<SecurityPolicySpec>) -> Option<(String, String, String)> {
+    let ObjectMeta { namespace, name, .. } = &policy.metadata;
+    let authorizer = &policy.spec.external_auth.as_ref()?.backend_ref;
+    let other = authorizer.namespace.as_ref().filter(|other| *other != namespace)?;
+    let note = format!(
+        "metadata.annotations: all requests are answered with 500 until a ReferenceGrant of namespace {other} lets \
+         SecurityPolicies of namespace {namespace} refer to Service {}",
+        authorizer.name
+    );
+    Some((namespace.clone(), name.strip_prefix("ingress:")?.to_owned(), note))
 }
 
 /// Returns the kind and metadata of an object of a kind that is written.

@@ -157,7 +157,7 @@ impl AuthorizerRef {
 }
 
 /// External authorization, as a filter of an HTTPRoute.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpExternalAuth {
     /// The protocol of the authorizer.
@@ -173,7 +173,7 @@ pub struct HttpExternalAuth {
 }
 
 /// The protocol of an authorizer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum ExternalAuthProtocol {
     /// HTTP: a request whose status is the answer.
@@ -183,7 +183,7 @@ pub enum ExternalAuthProtocol {
 }
 
 /// Settings for an authorizer that speaks gRPC.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct GrpcAuthorizer {
     /// Names of header fields that the authorizer gets. Default: all.
@@ -192,7 +192,7 @@ pub struct GrpcAuthorizer {
 }
 
 /// Settings for an authorizer that speaks HTTP.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HttpAuthorizer {
     /// A prefix of the path of the client's request.
@@ -208,7 +208,7 @@ pub struct HttpAuthorizer {
 }
 
 /// The part of the body that an authorizer gets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ForwardedBody {
     /// The number of bytes. 0: no body.

@@ -40,7 +40,8 @@ impl RoutePolicy<SecuritySettings> for SecurityPolicySpec {
             addresses.map(|_| fault("spec.clientAddresses", "has neither `allow` nor `deny`"));
         let users = basic_auth.as_ref().map(|it| basic_auth::settings(index, namespace, it));
         let keys = api_keys.as_ref().map(|it| api_keys::settings(index, namespace, "", it));
-        let authorizer = external_auth.as_ref().map(|it| external_auth::of_policy(index, owner, it));
+        let authorizer =
+            external_auth.as_ref().map(|it| external_auth::of_policy(index, owner, it));
         let faults = addresses.into_iter().chain(users.and_then(Result::err));
         let faults = faults.chain(keys.and_then(Result::err));
         faults.chain(authorizer.and_then(Result::err).into_iter().flatten()).collect()

@@ -33,8 +33,8 @@ use super::super::index::ObjectIndex;
 use super::super::report::TranslationReport;
 use super::dialect::{AnnotationDialect, AnnotationKey};
 use crate::objects::{
-    BackendPolicySpec, BasicAuthentication, ClientAddressAccess, CorsFilter, ExternalAuth, IngressSpec,
-    RequestRateLimit, TrafficLimits, TypedObject,
+    BackendPolicySpec, BasicAuthentication, ClientAddressAccess, CorsFilter, ExternalAuth,
+    IngressSpec, RequestRateLimit, TrafficLimits, TypedObject,
 };
 
 pub(super) use backend::BackendAnnotation;

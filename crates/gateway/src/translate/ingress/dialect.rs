@@ -5,8 +5,8 @@ mod fixed;
 
 use super::annotation::{
     BackendAnnotation, BasicAuthAnnotation, CanaryAnnotation, ClientAnnotation, CorsAnnotation,
-    EndpointTlsAnnotation, ExternalAuthAnnotation, HostAnnotation, RateAnnotation, RedirectAnnotation,
-    RewriteAnnotation, TrafficAnnotation,
+    EndpointTlsAnnotation, ExternalAuthAnnotation, HostAnnotation, RateAnnotation,
+    RedirectAnnotation, RewriteAnnotation, TrafficAnnotation,
 };
 
 /// The controller that defines an annotation, which determines the meaning of values.

@@ -216,7 +216,7 @@ fn add_field(fields: &mut Vec<HttpHeader>, name: &str, value: &str) -> Result<()
     if !is_valid {
         return Err(format!("gives {name} an invalid value"));
     }
-    // A later directive of nginx replaces an earlier one, or both are sent: nobody relies on it.
+    // A later directive of nginx replaces an earlier one, or both are sent. It is a mistake in any case.
     if fields.iter().any(|field| field.name.eq_ignore_ascii_case(name)) {
         return Err(format!("gives {name} a second value"));
     }
