@@ -49,7 +49,8 @@ fn classes(objects: &[ApiObject]) -> impl Iterator<Item = &TypedObject<IngressCl
 
 fn class_name(ingress: &TypedObject<IngressSpec>) -> Option<&str> {
     let annotation = ingress.metadata.annotations.get(CLASS_ANNOTATION);
-    ingress.spec.ingress_class_name.as_deref().or(annotation.map(String::as_str))
+    let field = ingress.spec.ingress_class_name.as_ref();
+    field.or(annotation).map(String::as_str)
 }
 
 /// Returns the class of Ingresses without one.

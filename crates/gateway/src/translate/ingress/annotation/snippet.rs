@@ -203,12 +203,12 @@ fn change_field(edits: &mut HeaderModifier, name: &str, value: &str) -> Result<(
     if name.contains('*') {
         return Err(format!("has a wildcard, {name}, which is not supported"));
     }
-    edits.remove.push(FieldName::parse(name).map_err(|_| invalid_name(name))?);
+    edits.remove.push(field_name(name)?);
     check_count(edits.remove.len())
 }
 
 fn add_field(fields: &mut Vec<HttpHeader>, name: &str, value: &str) -> Result<(), String> {
-    FieldName::parse(name).map_err(|_| invalid_name(name))?;
+    field_name(name)?;
     if value.contains('$') {
         return Err(format!("gives {name} a value with a variable, which is not supported"));
     }
@@ -224,8 +224,8 @@ fn add_field(fields: &mut Vec<HttpHeader>, name: &str, value: &str) -> Result<()
     check_count(fields.len())
 }
 
-fn invalid_name(name: &str) -> String {
-    format!("must have the name of a field, has {name}")
+fn field_name(name: &str) -> Result<FieldName, String> {
+    FieldName::parse(name).map_err(|fault| format!("must have the name of a field: {name} {fault}"))
 }
 
 fn check_count(count: usize) -> Result<(), String> {
