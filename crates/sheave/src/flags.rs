@@ -323,7 +323,9 @@ Examples:
     kubectl get ingressclasses,ingresses,services -A -o yaml > all.yaml
     sheave migrate all.yaml > gateway-api.yaml
   Only those of one class:
-    sheave migrate --ingress-class nginx all.yaml > gateway-api.yaml")]
+    sheave migrate --ingress-class nginx all.yaml > gateway-api.yaml
+
+Exit codes: 0 success, 1 invalid input or a refused Ingress, 2 Sheave failed.")]
 pub(crate) struct MigrateFlags {
     /// Files and directories of Ingresses, IngressClasses and Services; objects of other kinds are ignored.
     #[arg(required = true, value_name = "PATH")]
