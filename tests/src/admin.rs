@@ -93,6 +93,19 @@ impl SheaveProcess {
         text.lines().filter_map(|line| sample(line, metric)).collect()
     }
 
+    /// Waits until the sum of a metric over all samples with these labels has a value: the response may come before it
+    /// is counted.
+    pub async fn wait_for_sum(&self, metric: &str, labels: &[&str], wanted: f64) -> Result<()> {
+        let sum = async || {
+            let samples = self.metric_samples(metric).await?;
+            let is_meant = |text: &str| labels.iter().all(|label| text.contains(label));
+            let of_labels = samples.iter().filter(|(text, _)| is_meant(text));
+            Ok(of_labels.map(|(_, value)| value).sum::<f64>())
+        };
+        eventually(metric, sum, |sum| (sum - wanted).abs() < 0.5).await?;
+        Ok(())
+    }
+
     /// Returns the sum of a metric over all its labels.
     pub async fn metric_sum(&self, metric: &str) -> Result<f64> {
         Ok(self.metric_samples(metric).await?.iter().map(|(_, value)| value).sum())

@@ -97,11 +97,8 @@ async fn users_get_in_with_their_passwords_and_others_get_401() -> Result {
         ensure!(challenge.as_deref() == Some(expected), "{head:?}");
     }
     ensure!(fixture.endpoint().counts().requests == served, "{:?}", fixture.endpoint().counts());
-    let failures = fixture.sheave.metric_samples("sheave_failures_total").await?;
-    let counted =
-        |(labels, value): &(String, f64)| labels.contains("\"unauthenticated\"") && *value == 13.0;
-    ensure!(failures.iter().any(counted), "{failures:?}");
-    Ok(())
+    let reason = ["\"unauthenticated\""];
+    fixture.sheave.wait_for_sum("sheave_failures_total", &reason, 13.0).await
 }
 
 #[tokio::test]

@@ -46,11 +46,8 @@ async fn a_client_that_is_not_allowed_gets_403_and_reaches_no_endpoint() -> Resu
         }
     }
     ensure!(fixture.endpoint().counts().requests == 2, "{:?}", fixture.endpoint().counts());
-    let failures = fixture.sheave.metric_samples("sheave_failures_total").await?;
-    let is_denied =
-        |(labels, value): &(String, f64)| labels.contains("access_denied") && *value == 2.0;
-    ensure!(failures.iter().any(is_denied), "{failures:?}");
-    Ok(())
+    let reason = ["\"access_denied\""];
+    fixture.sheave.wait_for_sum("sheave_failures_total", &reason, 2.0).await
 }
 
 #[tokio::test]

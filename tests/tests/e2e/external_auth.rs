@@ -6,7 +6,7 @@ use tests::configuration::SERVICE;
 use tests::http2::{Http2TestEndpoint, ReceivedRequest};
 use tests::{
     Endpoint, EndpointBehaviour, Http1TestClient, HttpFixture, Result, ServeStep, SheaveProcess,
-    endpoint, eventually, grpc, objects,
+    endpoint, grpc, objects,
 };
 
 use crate::grpc::fixture::{GrpcFixture, METHOD};
@@ -28,23 +28,6 @@ fn policy(mut auth: Value) -> Value {
             "externalAuth": auth,
         },
     })
-}
-
-/// Waits until the count with these labels is `wanted`: the response may come before it is counted.
-async fn wait_for_count(
-    sheave: &SheaveProcess,
-    metric: &str,
-    labels: &[&str],
-    wanted: f64,
-) -> Result {
-    let count = async || {
-        let samples = sheave.metric_samples(metric).await?;
-        let is_meant = |text: &str| labels.iter().all(|label| text.contains(label));
-        let of_labels = samples.iter().filter(|(text, _)| is_meant(text));
-        Ok(of_labels.map(|(_, count)| count).sum::<f64>())
-    };
-    eventually(metric, count, |count| (count - wanted).abs() < 0.5).await?;
-    Ok(())
 }
 
 /// An authorizer, and Sheave that asks it.
@@ -159,8 +142,7 @@ async fn a_negative_answer_goes_to_the_client_and_no_endpoint_is_asked() -> Resu
     let lines = fixture.http.sheave.wait_for_access_log(2).await?;
     ensure!(lines[0].to_string().contains("\"authentication_required\""), "{lines:?}");
     let labels = ["default/auth:80", "denied"];
-    wait_for_count(&fixture.http.sheave, "sheave_backend_authorizations_total", &labels, 2.0)
-        .await?;
+    fixture.http.sheave.wait_for_sum("sheave_backend_authorizations_total", &labels, 2.0).await?;
     Ok(())
 }
 
@@ -205,7 +187,7 @@ async fn without_a_usable_answer_no_request_is_served() -> Result {
         let status = response.field("proxy-status").context("it has Proxy-Status")?;
         ensure!(status.contains("error=proxy_internal_error"), "{status}");
         ensure!(fixture.http.endpoint().counts().requests == 0, "{reason}");
-        wait_for_count(&fixture.http.sheave, "sheave_failures_total", &[reason], 1.0).await?;
+        fixture.http.sheave.wait_for_sum("sheave_failures_total", &[reason], 1.0).await?;
     }
     Ok(())
 }
@@ -239,8 +221,7 @@ async fn a_client_that_leaves_ends_the_question() -> Result {
     drop(client);
     authorizer.wait_for_counts("it ends", |counts| counts.connections == 0).await?;
     let labels = ["default/auth:80", "abandoned"];
-    wait_for_count(&fixture.http.sheave, "sheave_backend_authorizations_total", &labels, 1.0)
-        .await?;
+    fixture.http.sheave.wait_for_sum("sheave_backend_authorizations_total", &labels, 1.0).await?;
     Ok(())
 }
 

@@ -67,17 +67,12 @@ async fn requests_over_the_limit_of_their_route_are_rejected_with_a_reason() -> 
     // The connection goes on, and another route has no limit.
     ensure!(status(&mut client, &[("Host", "other.test")]).await? == 200);
     ensure!(fixture.endpoint().counts().requests == 4, "{:?}", fixture.endpoint().counts());
-    let samples = fixture.sheave.metric_samples("sheave_rate_limit_requests_total").await?;
-    let count = |outcome: &str| {
-        let of_outcome = samples.iter().filter(|(labels, _)| labels.contains(outcome));
-        of_outcome.map(|(_, value)| value).sum::<f64>()
-    };
-    ensure!((count("admitted"), count("rejected")) == (3.0, 1.0), "{samples:?}");
-    let failures = fixture.sheave.metric_samples("sheave_failures_total").await?;
-    let is_of_limit =
-        |(labels, value): &(String, f64)| labels.contains("rate_limit") && *value == 1.0;
-    ensure!(failures.iter().any(is_of_limit), "{failures:?}");
-    Ok(())
+    for (outcome, count) in [("admitted", 3.0), ("rejected", 1.0)] {
+        let metric = "sheave_rate_limit_requests_total";
+        fixture.sheave.wait_for_sum(metric, &[outcome], count).await?;
+    }
+    let reason = ["\"rate_limit\""];
+    fixture.sheave.wait_for_sum("sheave_failures_total", &reason, 1.0).await
 }
 
 #[tokio::test]
