@@ -39,6 +39,8 @@ pub struct MigrationResult {
     pub objects: Vec<Value>,
     /// The Ingresses, by namespace and name.
     pub ingresses: Vec<MigratedIngress>,
+    /// Objects that a cluster does not accept, and the reason.
+    pub unacceptable: Vec<String>,
 }
 
 /// An Ingress, and how its requests are served by the objects of the migration.
@@ -74,7 +76,8 @@ pub fn migrate(objects: &[ApiObject], settings: &MigrationSettings) -> Migration
     let derived_objects = writer.write(&derived);
     let mut ingresses = migrated(&input, settings, &problems);
     let shared = derived.iter().filter_map(shared_rate_limit);
-    for (namespace, name, note) in writer.differences.into_iter().chain(shared) {
+    let ObjectWriter { differences, unacceptable, .. } = writer;
+    for (namespace, name, note) in differences.into_iter().chain(shared) {
         let Some(ingress) = ingresses.get_mut(&(namespace, name)) else { continue };
         if !ingress.notes.contains(&note) {
             ingress.notes.push(note);
@@ -83,7 +86,8 @@ pub fn migrate(objects: &[ApiObject], settings: &MigrationSettings) -> Migration
             ingress.outcome = MigrationOutcome::Different;
         }
     }
-    MigrationResult { objects: derived_objects, ingresses: ingresses.into_values().collect() }
+    let ingresses = ingresses.into_values().collect();
+    MigrationResult { objects: derived_objects, ingresses, unacceptable }
 }
 
 /// Returns the Ingresses of the migrated classes, by namespace and name.

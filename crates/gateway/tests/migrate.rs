@@ -238,3 +238,26 @@ fn many_paths_become_several_routes_in_order() {
         assert!(answers.iter().any(|it| it.contains("redirect: Some")), "{answers:?}");
     }
 }
+
+#[test]
+fn too_many_hosts_for_a_gateway_are_reported_and_routes_have_few_parents() {
+    let ingress = |n: usize| {
+        SHOP.replace("name: shop\n  namespace", &format!("name: shop-{n}\n  namespace"))
+            .replace("shop.example", &format!("shop-{n}.example"))
+    };
+    let hosts = |count: usize| (0..count).map(ingress).collect::<Vec<_>>().join("---\n");
+    let any = SHOP
+        .replace("name: shop\n  namespace", "name: any\n  namespace")
+        .replace("  tls: [{hosts: [shop.example], secretName: shop}]\n", "")
+        .replace("- host: shop.example\n    http", "- http");
+    for (count, is_accepted) in [(31, true), (32, false)] {
+        let (objects, problems) = parse(&[hosts(count), any.clone()].join("---\n"), "a.yaml");
+        assert!(problems.is_empty(), "{problems:?}");
+        let migration = migrate(&objects, &settings());
+        assert_eq!(migration.unacceptable.is_empty(), is_accepted, "{:?}", migration.unacceptable);
+        let parents = |it: &serde_json::Value| it["spec"]["parentRefs"].as_array().map(Vec::len);
+        let parents: Vec<_> = migration.objects.iter().filter_map(parents).collect();
+        assert!(parents.iter().all(|it| *it <= 32), "{parents:?}");
+        assert!(parents.iter().sum::<usize>() > count * 3, "{parents:?}");
+    }
+}

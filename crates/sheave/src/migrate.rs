@@ -17,7 +17,8 @@ const KINDS: [&str; 3] = ["Ingress ", "IngressClass ", "Service "];
 /// Prints the objects and the report.
 ///
 /// # Errors
-/// If an object cannot be read, there is no Ingress, or requests of one are answered with 500.
+/// If an object cannot be read, there is no Ingress, requests of one are answered with 500, or a cluster does not accept
+/// an object.
 pub(crate) fn run(flags: &MigrateFlags) -> Result<(), Failure> {
     let contents = files::read(&flags.paths);
     let is_read = |problem: &ObjectProblem| {
@@ -47,6 +48,9 @@ pub(crate) fn run(flags: &MigrateFlags) -> Result<(), Failure> {
     }
     print(&documents)?;
     report(&migration.ingresses);
+    if !migration.unacceptable.is_empty() {
+        return Err(Failure::Input(migration.unacceptable));
+    }
     let is_refused = |it: &MigratedIngress| it.outcome == MigrationOutcome::Refused;
     match migration.ingresses.iter().any(is_refused) {
         true => Err(Failure::Input(Vec::new())),

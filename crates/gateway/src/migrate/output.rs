@@ -1,6 +1,7 @@
 //! Output of a migration: derived objects as values, under names and within limits that a cluster accepts.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -15,6 +16,10 @@ use crate::objects::{
 
 /// Largest number of rules of an HTTPRoute, and of targets of a policy.
 const MAX_ENTRIES: usize = 16;
+/// Largest number of parents of an HTTPRoute.
+const MAX_PARENTS: usize = 32;
+/// Largest number of listeners of a Gateway.
+const MAX_LISTENERS: usize = 64;
 const GATEWAY_API: &str = "gateway.networking.k8s.io/v1";
 const SHEAVE: &str = "sheave.dev/v1alpha1";
 
@@ -29,6 +34,8 @@ pub(super) struct ObjectWriter<'a> {
     served: BTreeSet<String>,
     /// Settings that the written objects cannot have: namespace and name of the Ingress, and the difference.
     pub(super) differences: Vec<(String, String, String)>,
+    /// Objects that a cluster does not accept, and the reason.
+    pub(super) unacceptable: Vec<String>,
 }
 
 impl<'a> ObjectWriter<'a> {
@@ -46,6 +53,7 @@ impl<'a> ObjectWriter<'a> {
             routes: BTreeMap::new(),
             served: BTreeSet::new(),
             differences: Vec::new(),
+            unacceptable: Vec::new(),
         }
     }
 
@@ -111,10 +119,18 @@ impl<'a> ObjectWriter<'a> {
             listener.name = self.listener_name(&gateway.metadata.name, &listener.name);
         }
         let metadata = ObjectMeta::named(&self.settings.gateway_namespace, &gateway.metadata.name);
+        let count = spec.listeners.len();
+        if count > MAX_LISTENERS {
+            self.unacceptable.push(format!(
+                "Gateway {}/{} has {count} listeners, and a cluster accepts {MAX_LISTENERS}: migrate fewer hosts at once, \
+                 with an IngressClass for each part",
+                metadata.namespace, metadata.name
+            ));
+        }
         self.object(GATEWAY_API, "Gateway", &metadata, &spec)
     }
 
-    /// Returns a route, or several with the same hosts if it has too many rules for one. Rules of the same precedence
+    /// Returns a route, or several with the same hosts if it has too many rules or parents for one. Rules of the same precedence
     /// keep their order, because that is the order of the names.
     fn http_route(&mut self, route: &TypedObject<HttpRouteSpec>) -> Vec<Value> {
         let ObjectMeta { namespace, name, .. } = &route.metadata;
@@ -124,14 +140,21 @@ impl<'a> ObjectWriter<'a> {
         self.remove_shadowed_rules(&mut spec);
         let first = self.names.name(&scope("HTTPRoute", namespace), name);
         let (mut written, mut parts) = (Vec::new(), Vec::new());
-        for rules in std::mem::take(&mut spec.rules).chunks(MAX_ENTRIES) {
-            let part = match parts.is_empty() {
-                true => first.clone(),
-                false => self.names.another(&scope("HTTPRoute", namespace), &first),
-            };
-            let spec = HttpRouteSpec { rules: rules.to_vec(), ..spec.clone() };
-            written.push(value(GATEWAY_API, "HTTPRoute", namespace, &part, &spec));
-            parts.push(part);
+        let (parents, rules) = (mem::take(&mut spec.parent_refs), mem::take(&mut spec.rules));
+        for parents in parents.chunks(MAX_PARENTS) {
+            for rules in rules.chunks(MAX_ENTRIES) {
+                let part = match parts.is_empty() {
+                    true => first.clone(),
+                    false => self.names.another(&scope("HTTPRoute", namespace), &first),
+                };
+                let spec = HttpRouteSpec {
+                    parent_refs: parents.to_vec(),
+                    rules: rules.to_vec(),
+                    ..spec.clone()
+                };
+                written.push(value(GATEWAY_API, "HTTPRoute", namespace, &part, &spec));
+                parts.push(part);
+            }
         }
         self.routes.insert((namespace.clone(), name.clone()), parts);
         written
