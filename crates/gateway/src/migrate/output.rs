@@ -264,6 +264,10 @@ fn change_impossible_values(filter: &mut HttpFilter) -> Vec<String> {
     differences.extend(host.map(|host| {
         format!("requests to endpoints keep their host: an HTTPRoute cannot set {host}")
     }));
+    let cors = filter.cors.iter_mut();
+    // Every origin, and others besides, mean the same.
+    cors.filter(|cors| cors.allow_origins.iter().any(|it| it.0 == "*"))
+        .for_each(|cors| cors.allow_origins.retain(|it| it.0 == "*"));
     if let Some(cors) = filter.cors.as_mut().filter(|cors| cors.max_age == 0) {
         cors.max_age = 1;
         differences.push("cors-max-age is 1 s, the least of an HTTPRoute".to_owned());
