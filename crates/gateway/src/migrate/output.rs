@@ -130,8 +130,8 @@ impl<'a> ObjectWriter<'a> {
         self.object(GATEWAY_API, "Gateway", &metadata, &spec)
     }
 
-    /// Returns a route, or several with the same hosts if it has too many rules or parents for one. Rules of the same precedence
-    /// keep their order, because that is the order of the names.
+    /// Returns a route, or several with the same hosts if it has too many rules or parents for one. Up to nine of them
+    /// keep the order of rules of the same precedence, because that is the order of their names.
     fn http_route(&mut self, route: &TypedObject<HttpRouteSpec>) -> Vec<Value> {
         let ObjectMeta { namespace, name, .. } = &route.metadata;
         let mut spec = route.spec.clone();
