@@ -52,9 +52,12 @@ const IGNORED_KINDS: [&str; 31] = [
     "ValidatingWebhookConfiguration",
 ];
 
+/// The kind all of whose fields restrict the requests that are served.
+pub(crate) const SECURITY_POLICY: &str = "SecurityPolicy";
+
 /// Fields that restrict the effect of an object. An unknown field within them may restrict it further, so that the
 /// known fields alone would apply to too much.
-const NARROWING: [&str; 12] = [
+const NARROWING: [&str; 13] = [
     "allowedListeners",
     "allowedRoutes",
     "filters",
@@ -67,6 +70,7 @@ const NARROWING: [&str; 12] = [
     "tls",
     "to",
     "validation",
+    "xdsServers",
 ];
 
 /// Parses a stream of YAML documents: every valid object, and every error of the others.
@@ -277,7 +281,7 @@ static KINDS: [ObjectKind; 26] = [
         read: |reader, raw| reader.read_spec(raw).map(ApiObject::RateLimitPolicy),
     },
     ObjectKind {
-        name: "SecurityPolicy",
+        name: SECURITY_POLICY,
         versions: SHEAVE,
         schema: LazyLock::new(schema::<SecurityPolicySpec>),
         read: |reader, raw| reader.read_spec(raw).map(ApiObject::SecurityPolicy),
@@ -542,7 +546,9 @@ impl ObjectReader {
 /// True if an unknown field may restrict the effect of an object of this kind.
 fn narrows(kind: &ObjectKind, field: &str) -> bool {
     let mut parts = field.split('.').map(|part| part.split('[').next().unwrap_or(part));
-    !kind.is_of_kubernetes() && parts.any(|part| NARROWING.contains(&part))
+    // Any field of a SecurityPolicy may be a further check.
+    kind.name == SECURITY_POLICY
+        || !kind.is_of_kubernetes() && parts.any(|part| NARROWING.contains(&part))
 }
 
 /// Returns `Kind namespace/name`, as far as they are given.

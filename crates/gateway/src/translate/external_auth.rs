@@ -1,12 +1,12 @@
 //! External authorization: settings of SecurityPolicies and of the filter `ExternalAuth`.
 
 use super::backend::{ReferenceScope, ServiceReferrer, rejected_answer, resolve};
-use super::index::{ObjectIndex, SECURITY_POLICY};
+use super::index::ObjectIndex;
 use super::owner::OwnerObject;
 use super::report::ValidationFault;
 use crate::objects::{
     AuthorizerCookies, AuthorizerMethod, AuthorizerRef, ExternalAuth, FieldName, HttpAuthorizer,
-    SignInPage,
+    SECURITY_POLICY, SignInPage,
 };
 use crate::snapshot::{
     AuthorizerTarget, BackendKey, CookieScope, ExternalAuthSettings, FieldSelection,

@@ -11,14 +11,13 @@ use crate::objects::{
     ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec, GatewayClassSpec, GatewaySpec, GrantFrom,
     GrantTo, GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec, InvalidObject,
     LabelSelector, ListenerSetSpec, NamespaceSpec, NetworkPolicySpec, ObjectMeta, PartialPolicy,
-    RateLimitPolicySpec, ReferenceGrantSpec, SecretSpec, SecurityPolicySpec, ServiceSpec,
-    StreamRouteSpec, TlsRouteSpec, TrafficPolicySpec, TypedObject, namespace_labels,
+    RateLimitPolicySpec, ReferenceGrantSpec, SECURITY_POLICY, SecretSpec, SecurityPolicySpec,
+    ServiceSpec, StreamRouteSpec, TlsRouteSpec, TrafficPolicySpec, TypedObject, namespace_labels,
 };
 use crate::translation_settings::TranslationSettings;
 
 pub(super) const BACKEND_POLICY: &str = "BackendPolicy";
 pub(super) const RATE_LIMIT_POLICY: &str = "RateLimitPolicy";
-pub(super) const SECURITY_POLICY: &str = "SecurityPolicy";
 pub(super) const TRAFFIC_POLICY: &str = "TrafficPolicy";
 pub(super) const BACKEND_TLS_POLICY: &str = "BackendTLSPolicy";
 
@@ -216,7 +215,7 @@ impl<'a> ObjectIndex<'a> {
             let targets = spec.services().map(|it| (&*it.name, it.section_name.as_deref()));
             self.add_policy_targets(BACKEND_TLS_POLICY, metadata, targets, true);
         }
-        if let Some(PartialPolicy::Backend { spec, lacks_tls }) = &spec.partial_policy {
+        if let Some(PartialPolicy::Backend { spec, lacks_tls, .. }) = &spec.partial_policy {
             self.add_backend_policy_targets(
                 metadata,
                 spec,

@@ -3,9 +3,7 @@
 use std::slice;
 
 use super::attach::{AttachmentRequest, ParentIndex};
-use super::index::{
-    BACKEND_POLICY, ObjectIndex, RATE_LIMIT_POLICY, SECURITY_POLICY, TRAFFIC_POLICY,
-};
+use super::index::{BACKEND_POLICY, ObjectIndex, RATE_LIMIT_POLICY, TRAFFIC_POLICY};
 use super::listener::{GatewayContext, is_gateway_api, is_ours};
 use super::listener_set;
 use super::report::{TranslationReport, ValidationFault, condition};
@@ -13,7 +11,7 @@ use super::route_policy::RoutePolicy;
 use crate::addresses::AddressAssignment;
 use crate::objects::{
     InvalidObject, InvalidObjectTarget, ObjectMeta, ParentRef, RateLimitPolicySpec,
-    RouteTargetKind, SecurityPolicySpec, TrafficPolicySpec, TypedObject,
+    RouteTargetKind, SECURITY_POLICY, SecurityPolicySpec, TrafficPolicySpec, TypedObject,
 };
 use crate::snapshot::{RateLimitSettings, SecuritySettings, TrafficSettings};
 use crate::status::{

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use super::external_auth;
-use super::index::{ObjectIndex, SECURITY_POLICY};
+use super::index::ObjectIndex;
 use super::owner::OwnerObject;
 use super::report::ValidationFault;
 use super::route_policy::{RoutePolicies, RoutePolicy, full_name};
 use super::{api_keys, basic_auth};
-use crate::objects::{CidrBlock, ClientAddressAccess, RouteTarget, SecurityPolicySpec};
+use crate::objects::{
+    CidrBlock, ClientAddressAccess, RouteTarget, SECURITY_POLICY, SecurityPolicySpec,
+};
 use crate::snapshot::{ClientAddressRules, SecuritySettings};
 use crate::status::ConditionReason;
 
@@ -53,12 +55,7 @@ impl RoutePolicy<SecuritySettings> for SecurityPolicySpec {
         owner: OwnerObject<'_>,
         _: &RouteTarget,
     ) -> SecuritySettings {
-        let networks = |blocks: &[CidrBlock]| blocks.iter().map(|it| it.0).collect();
-        let addresses = self.client_addresses.as_ref();
-        let rules = addresses.map(|ClientAddressAccess { allow, deny }| ClientAddressRules {
-            allowed: networks(allow),
-            denied: networks(deny),
-        });
+        let rules = self.client_addresses.as_ref().map(address_rules);
         let namespace = &*owner.metadata.namespace;
         let policy = full_name(owner);
         let users = self.basic_auth.as_ref();
@@ -85,6 +82,12 @@ impl RoutePolicy<SecuritySettings> for SecurityPolicySpec {
     fn invalid_settings(policy: &str) -> Option<SecuritySettings> {
         Some(invalid(policy))
     }
+}
+
+pub(super) fn address_rules(access: &ClientAddressAccess) -> ClientAddressRules {
+    let networks = |blocks: &[CidrBlock]| blocks.iter().map(|it| it.0).collect();
+    let ClientAddressAccess { allow, deny } = access;
+    ClientAddressRules { allowed: networks(allow), denied: networks(deny) }
 }
 
 fn invalid(policy: &str) -> SecuritySettings {
