@@ -75,6 +75,8 @@ mod external_auth;
 mod security_policy;
 /// `TrafficPolicy`.
 mod traffic_policy;
+/// `xdsServers` of a BackendPolicy.
+mod xds_servers;
 /// `AddressPool`.
 mod address_pool;
 /// `BgpPeer`.
@@ -149,6 +151,7 @@ pub use node::{NodeAddress, NodeFields, NodeStatus};
 pub use rate_limit_policy::{
     RateLimitKeySpec, RateLimitKeyType, RateLimitPolicySpec, RequestRateLimit,
 };
+pub(crate) use read::SECURITY_POLICY;
 pub use read::{parse, read};
 pub use reference_grant::{GrantFrom, GrantTo, ReferenceGrantSpec};
 pub use route::{ParentRef, ServiceRef};
@@ -171,6 +174,7 @@ pub use shorthand::{
 pub use stream_route::{StreamBackendRef, StreamRouteRule, StreamRouteSpec};
 pub use tls_route::TlsRouteSpec;
 pub use traffic_policy::{TrafficLimits, TrafficPolicySpec};
+pub use xds_servers::XdsServers;
 
 /// An object of a supported kind. Objects are shared, not copied, because there may be thousands.
 #[derive(Clone, Debug, PartialEq)]

@@ -23,6 +23,8 @@ mod traffic;
 mod external_auth;
 /// TLS termination at listeners, and TLS to endpoints.
 mod tls;
+/// Settings of gRPC servers that get their listener from Sheave.
+mod xds_server;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -53,6 +55,7 @@ pub use tls::{
     SubjectName, TlsCertificate, TlsPayload, TlsTermination, TrustAnchors,
 };
 pub use traffic::TrafficSettings;
+pub use xds_server::{XdsServerAccess, XdsServerClients, XdsServerSettings, XdsServerTls};
 
 use ipnet::IpNet;
 
@@ -90,6 +93,8 @@ pub struct ServicePortRoutes {
     pub routes: RouteTable,
     /// Routing of clients of a namespace that has routes of its own for the Service.
     pub consumer_routes: BTreeMap<Arc<str>, RouteTable>,
+    /// The listener of the Service's own gRPC servers.
+    pub server: XdsServerSettings,
 }
 
 /// An address to accept on. Listeners of a Gateway that differ only in hostname share one.

@@ -55,6 +55,8 @@ mod stream_route;
 mod transparent;
 /// Services of type LoadBalancer that Sheave serves.
 mod load_balancer;
+/// Listeners of gRPC servers.
+mod xds_servers;
 /// Session affinity of Services.
 mod session_affinity;
 /// Objects that cannot be read.
@@ -146,14 +148,17 @@ pub fn translate(objects: &[ApiObject], settings: &TranslationSettings) -> Trans
     let keys = backend_keys(&routes, &request_policies);
     let endpoints = EndpointIndex::of_index(&index, &services);
     backend::check_slices(&endpoints, &keys, &mut report);
+    let settings = |key: &BackendKey| {
+        let transport = usage.transport(key, &index, &tls_policies, &gateways);
+        backend_policies.settings(&index, key, transport)
+    };
     let backend = |key: &BackendKey| Backend {
         key: key.clone(),
         source: backend::source(&index, key),
         endpoints: endpoints.of(key),
         elsewhere: endpoints.elsewhere(key),
         settings: {
-            let transport = usage.transport(key, &index, &tls_policies, &gateways);
-            let mut settings = backend_policies.settings(&index, key, transport);
+            let mut settings = settings(key);
             services.adjust(key, &mut settings, backend_policies.applies_to(&index, key));
             load_balancers.adjust(key, &mut settings);
             BackendSettings { service_uid: backend::service_uid(&index, key), ..settings }
@@ -180,7 +185,10 @@ pub fn translate(objects: &[ApiObject], settings: &TranslationSettings) -> Trans
     snapshot.api_keys = request_policies.api_keys();
     snapshot.rate_limits = request_policies.into_rate_limits();
     snapshot.listeners = listeners.into_listeners();
-    snapshot.service_ports = service_listeners.port_routes();
+    snapshot.service_ports = service_listeners.port_routes(|key| {
+        let is_encrypted = settings(key).tls.is_some();
+        backend_policies.xds_server(&index, key, is_encrypted)
+    });
     let transparent_services = service_listeners.add_to(&mut snapshot.listeners);
     let load_balancer_services = load_balancer_listeners.add_to(&mut snapshot.listeners);
     let (managed_services, retained_gateways) =

@@ -17,6 +17,7 @@
 //! - `# controller: NAME` is the name of Sheave's GatewayClasses.
 //! - `# transparent: NODE ZONE` turns transparent mode on, for this node and zone; `# no ipv6` leaves IPv6 alone.
 //! - `# load balancer: NODE` serves Services of type LoadBalancer on this node; `# default class` those without a class too.
+//! - `# proxyless` shows the listeners of the Services' gRPC servers.
 //! - `# share hostnames` lets Gateways of all namespaces share hostnames.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -39,8 +40,8 @@ use gateway::objects::{
 use gateway::snapshot::{
     AuthorizerTarget, Backend, BackendSettings, ClientAddressRules, ClientCertificates,
     EndpointSource, EndpointTls, ExternalAuthSettings, FieldSelection, Listener, ListenerProtocol,
-    RevocationCheck, RouteFilters, Rule, RuleTarget, SecuritySettings, SniRule, TlsPayload,
-    TransportProtocol, TrustAnchors,
+    RevocationCheck, RouteFilters, Rule, RuleTarget, SecuritySettings, ServicePortRoutes, SniRule,
+    TlsPayload, TransportProtocol, TrustAnchors, XdsServerAccess, XdsServerClients,
 };
 use gateway::status::{
     GatewayStatus, ListenerStatus, ResourceStatus, StatusCondition, StatusDetail,
@@ -180,6 +181,7 @@ fn output(input: &str, file: &str) -> String {
         described(&it.key, &from, &settings, &defaults.1.settings)
     };
     section(&mut out, "backends", snapshot.backends.iter().map(backend));
+    section(&mut out, "xds_servers", snapshot.service_ports.iter().map(xds_server));
     let services = &translation.transparent_services;
     section(&mut out, "transparent_services", services.iter().map(transparent_service));
     let services = &translation.load_balancer_services;
@@ -190,6 +192,19 @@ fn output(input: &str, file: &str) -> String {
     section(&mut out, "retained_gateways", retained.filter(|_| input.contains("# services: ")));
     section(&mut out, "statuses", translation.statuses.iter().flat_map(status));
     out
+}
+
+fn xds_server(port: &ServicePortRoutes) -> String {
+    let ServicePortRoutes { namespace, service, port, server, .. } = port;
+    let clients = match &server.access {
+        XdsServerAccess::All => "all clients".to_owned(),
+        XdsServerAccess::None => "no client".to_owned(),
+        XdsServerAccess::Some(clients) => {
+            let XdsServerClients { names, addresses } = &**clients;
+            format!("clients {names:?} of {:?} but {:?}", addresses.allowed, addresses.denied)
+        }
+    };
+    format!("{namespace}/{service}:{port}: TLS {:?}, {clients}", server.tls)
 }
 
 fn objects(input: &str, file: &str) -> (Vec<ApiObject>, Vec<ObjectProblem>) {
@@ -231,6 +246,7 @@ fn settings(input: &str, objects: &[ApiObject]) -> TranslationSettings {
     settings.load_balancer =
         values("load balancer").first().map(|node| load_balancer(input, objects, node));
     settings.share_hostnames = input.lines().any(|line| line == "# share hostnames");
+    settings.proxyless = input.lines().any(|line| line == "# proxyless");
     for rejected in values("rejected") {
         let (name, reason) = rejected.split_once(' ').unwrap();
         settings.rejected_answers.insert(name.into(), reason.to_owned());

@@ -54,17 +54,31 @@ const DEFAULT_ENVOY_ROUTES: &str = "services:80";
 /// Runs `sheave xds`.
 pub(crate) fn run(command: XdsCommand) -> Result<(), Failure> {
     let XdsCommand::Bootstrap(flags) = command;
-    let BootstrapFlags { server, certs, client, listen, routes, node, zone } = flags;
+    let BootstrapFlags { server, certs, workload_certs, serve, client, listen, routes, node, zone } =
+        flags;
+    let is_of_servers = serve.is_some() || workload_certs.is_some();
+    let workload_certificates = workload_certs.or_else(|| certs.clone());
     let credentials = certs.map_or(ClientCredentials::Insecure, ClientCredentials::Folder);
     let settings = |name: &str| {
         let node_id = node.unwrap_or_else(|| name.to_owned());
-        BootstrapSettings { server, credentials, node_id, zone }
+        BootstrapSettings {
+            server,
+            credentials,
+            workload_certificates,
+            served_port: serve,
+            node_id,
+            zone,
+        }
     };
     let file = match client {
         XdsClient::Grpc if listen.is_some() || routes.is_some() => {
             return Err(Failure::input("--listen and --routes are of an Envoy: add --for envoy"));
         }
         XdsClient::Grpc => bootstrap(&settings("grpc")),
+        XdsClient::Envoy if is_of_servers => {
+            let message = "--serve and --workload-certs are of gRPC: remove --for envoy";
+            return Err(Failure::input(message));
+        }
         XdsClient::Envoy => {
             let envoy = EnvoySettings {
                 listen: listen.unwrap_or(DEFAULT_ENVOY_ADDRESS),

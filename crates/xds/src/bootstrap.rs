@@ -8,7 +8,16 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use crate::client::CERTIFICATES_FIELD;
+use crate::name;
+
 pub use envoy::{EnvoySettings, InvalidServer, envoy_bootstrap};
+
+/// The name of the certificates of a client or a server in its bootstrap file.
+pub(crate) const CERTIFICATE_PROVIDER: &str = "default";
+
+/// The interval at which a client or a server reads its certificates again, which may have been renewed.
+const CERTIFICATE_INTERVAL: &str = "60s";
 
 /// Settings of a bootstrap file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +26,11 @@ pub struct BootstrapSettings {
     pub server: String,
     /// The credentials of connections to the server.
     pub credentials: ClientCredentials,
+    /// The folder of the certificates for TLS between clients and servers (`ca.crt`, `tls.crt`, `tls.key`); `None`: there
+    /// are none, and clients and servers use the credentials of their code.
+    pub workload_certificates: Option<PathBuf>,
+    /// The port of a Service (`NAMESPACE/SERVICE:PORT`) whose server gets its listener; `None`: clients alone.
+    pub served_port: Option<String>,
     /// The name of the client, for logs.
     pub node_id: String,
     /// The zone of the client; `None`: not known, so that no zone is preferred.
@@ -65,7 +79,7 @@ pub fn bootstrap(settings: &BootstrapSettings) -> String {
     if let Some(zone) = &settings.zone {
         node["locality"] = json!({"zone": zone});
     }
-    let file: Value = json!({
+    let mut file: Value = json!({
         "xds_servers": [{
             "server_uri": settings.server,
             "channel_creds": [credentials],
@@ -73,6 +87,23 @@ pub fn bootstrap(settings: &BootstrapSettings) -> String {
         }],
         "node": node,
     });
+    if let Some(folder) = &settings.workload_certificates {
+        let CertificateFiles { authorities, certificate, key } = CertificateFiles::of(folder);
+        file["certificate_providers"] = json!({CERTIFICATE_PROVIDER: {
+            "plugin_name": "file_watcher",
+            "config": {
+                "certificate_file": certificate,
+                "private_key_file": key,
+                "ca_certificate_file": authorities,
+                "refresh_interval": CERTIFICATE_INTERVAL,
+            },
+        }});
+        // Clients reject a Cluster that names certificates that they do not have.
+        file["node"]["metadata"] = json!({CERTIFICATES_FIELD: CERTIFICATE_PROVIDER});
+    }
+    if let Some(port) = &settings.served_port {
+        file["server_listener_resource_name_template"] = name::server_template(port).into();
+    }
     format!("{file:#}")
 }
 
@@ -87,6 +118,8 @@ mod tests {
             credentials: ClientCredentials::Insecure,
             node_id: "shop".to_owned(),
             zone: None,
+            workload_certificates: None,
+            served_port: None,
         };
         let parsed =
             |settings: &_| -> Value { serde_json::from_str(&bootstrap(settings)).unwrap() };
@@ -102,5 +135,16 @@ mod tests {
         assert_eq!(credentials["type"], "tls");
         assert_eq!(credentials["config"]["ca_certificate_file"], "/etc/xds/ca.crt");
         assert_eq!(file["node"]["locality"]["zone"], "a");
+        assert!(file.get("certificate_providers").is_none());
+        assert!(file.get("server_listener_resource_name_template").is_none());
+
+        settings.workload_certificates = Some("/etc/own".into());
+        settings.served_port = Some("shop/web:80".to_owned());
+        let file = parsed(&settings);
+        let provider = &file["certificate_providers"]["default"];
+        assert_eq!(provider["config"]["private_key_file"], "/etc/own/tls.key");
+        assert_eq!(file["node"]["metadata"]["sheave.dev/certificate-provider"], "default");
+        let template = "grpc/server/shop/web:80?xds.resource.listening_address=%s";
+        assert_eq!(file["server_listener_resource_name_template"], template);
     }
 }

@@ -1,5 +1,6 @@
 //! A client, as it introduces itself.
 
+use crate::bootstrap::CERTIFICATE_PROVIDER;
 use crate::message::ClientNode;
 use crate::name;
 use crate::subscription::MAX_NAME_BYTES;
@@ -17,6 +18,9 @@ pub(crate) enum ClientKind {
     Envoy,
 }
 
+/// The field of a client's metadata that names the certificates of its bootstrap file.
+pub(crate) const CERTIFICATES_FIELD: &str = "sheave.dev/certificate-provider";
+
 /// The identity of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClientIdentity {
@@ -25,14 +29,18 @@ pub(crate) struct ClientIdentity {
     /// Its zone; empty if not known.
     pub(crate) zone: String,
     pub(crate) kind: ClientKind,
+    /// True if it has certificates for connections to endpoints.
+    pub(crate) has_certificates: bool,
 }
 
 impl From<ClientNode> for ClientIdentity {
     fn from(node: ClientNode) -> Self {
         let is_envoy = node.user_agent_name == ENVOY;
+        let provider = node.metadata.as_ref().and_then(|it| it.fields.get(CERTIFICATES_FIELD));
         Self {
             name: client_name(&node, MAX_NAME_BYTES),
             zone: node.locality.map(|it| it.zone).unwrap_or_default(),
+            has_certificates: provider.is_some_and(|it| it.string_value == CERTIFICATE_PROVIDER),
             kind: if is_envoy { ClientKind::Envoy } else { ClientKind::Grpc },
         }
     }

@@ -18,6 +18,10 @@ mod cluster;
 mod endpoint;
 /// Reports of load.
 mod load;
+/// TLS.
+mod tls;
+/// Access control of servers.
+mod rbac;
 
 pub(crate) use cluster::{
     CircuitBreakers, ClusterResource, CommonLbConfig, EdsClusterConfig, HttpProtocolOptions,
@@ -33,9 +37,14 @@ pub(crate) use endpoint::{
     ClusterLoadAssignment, HostAddress, HostEndpoint, LbEndpoint, LocalityLbEndpoints, SocketTarget,
 };
 pub(crate) use listener::{
-    ApiListener, HttpConnectionManager, HttpFilter, ListenerResource, RouteSource, RouterConfig,
+    ApiListener, FilterChain, HttpConnectionManager, HttpFilter, ListenerResource, NetworkFilter,
+    RouteSource,
 };
 pub(crate) use load::{ClusterStats, LoadStatsRequest, LoadStatsResponse, LocalityStats};
+pub(crate) use rbac::{
+    AuthenticatedPrincipal, CidrRange, PrincipalSet, RbacFilter, RbacPermission, RbacPolicy,
+    RbacPrincipal, RbacRules,
+};
 pub(crate) use route::{
     ClusterWeight, ConnectionProperties, CookieSource, DirectResponse, FilterState,
     FractionalPercent, HashPolicy, HeaderMatcher, HeaderValue, HeaderValueOption,
@@ -44,7 +53,11 @@ pub(crate) use route::{
     RetryBackOff, RetryHostPredicate, RetryPolicy, RouteAction, RouteConfiguration, RouteEntry,
     RouteMatcher, RuntimeFraction, StringMatcher, VirtualHost, WeightedClusters,
 };
-pub(crate) use well_known::{AnyMessage, UInt64Value};
+pub(crate) use tls::{
+    CertificateProvider, CertificateValidation, CommonTlsContext, DownstreamTlsContext,
+    TransportSocket, UpstreamTlsContext,
+};
+pub(crate) use well_known::{AnyMessage, BoolValue, EmptyMessage, UInt64Value};
 
 #[cfg(test)]
 pub(crate) use cluster::TypedExtensionConfig;

@@ -5,6 +5,7 @@
 //! hosts, are `services:port`.
 
 use std::fmt::Write;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use gateway::snapshot::{BackendKey, ServicePortRoutes, TransportProtocol};
@@ -23,6 +24,23 @@ pub(crate) fn hosts(port: &ServicePortRoutes, cluster_domain: &str) -> [String; 
     let ServicePortRoutes { namespace, service, .. } = port;
     let host = format!("{service}.{namespace}");
     [host.clone(), format!("{host}.svc"), format!("{host}.svc.{cluster_domain}")]
+}
+
+/// The start of the names of servers' Listeners.
+const SERVER: &str = "grpc/server/";
+/// The end of them, before the address.
+const LISTENING_ADDRESS: &str = "?xds.resource.listening_address=";
+
+/// Returns the name of the Listener of a server at a port (`NAMESPACE/SERVICE:PORT`), in which clients put its address
+/// in place of `%s`.
+pub(crate) fn server_template(port: &str) -> String {
+    format!("{SERVER}{port}{LISTENING_ADDRESS}%s")
+}
+
+/// Returns the port and the address in the name of a server's Listener.
+pub(crate) fn server_port(name: &str) -> Option<(&str, SocketAddr)> {
+    let (port, address) = name.strip_prefix(SERVER)?.split_once(LISTENING_ADDRESS)?;
+    Some((port, address.parse().ok()?))
 }
 
 /// Returns the name of the RouteConfiguration of all Services with a port.
@@ -72,5 +90,15 @@ mod tests {
         assert_eq!(quoted("bad\nroute \u{1b}[31m", 80), "bad route  [31m");
         assert_eq!(quoted("ääää", 5), "ää...");
         assert_eq!(quoted("", 5), "");
+    }
+
+    #[test]
+    fn the_name_of_a_servers_listener_has_its_address() {
+        for address in ["[::]:50051", "10.0.0.1:80"] {
+            let name = server_template("shop/web:80").replace("%s", address);
+            assert_eq!(server_port(&name), Some(("shop/web:80", address.parse().unwrap())));
+        }
+        assert_eq!(server_port("web.shop:80"), None);
+        assert_eq!(server_port(&server_template("shop/web:80")), None);
     }
 }

@@ -22,8 +22,8 @@ use crate::name::{self, UNRESOLVED};
 use crate::server::{DiscoveryService, LoadReportService};
 use crate::status::{ServerStatus, StatusRecorder};
 use crate::translate::{
-    ResourceOrigins, TranslatedResource, TranslatedResources, cluster, envoy, load_assignment,
-    translate, unresolved_assignment, unresolved_cluster,
+    ResourceOrigins, TranslatedResource, TranslatedResources, cluster, encrypted_cluster, envoy,
+    listener_start, load_assignment, translate, unresolved_assignment, unresolved_cluster,
 };
 
 /// Endpoints that get no requests, because they are not healthy.
@@ -52,6 +52,8 @@ pub(crate) struct ResourceTable {
     clusters: ResourceMap,
     assignments: ResourceMap,
     listeners: ResourceMap,
+    /// Listeners of servers by their port, without name and address.
+    servers: ResourceMap,
     routes: ResourceMap,
 }
 
@@ -78,11 +80,13 @@ struct EncodedResource {
     by_zone: BTreeMap<Arc<str>, Bytes>,
     /// The encoding for Envoys, if it differs.
     envoy: Option<Bytes>,
+    /// The encoding for clients with certificates, if it differs.
+    encrypted: Option<Bytes>,
 }
 
 impl From<Bytes> for EncodedResource {
     fn from(any: Bytes) -> Self {
-        Self { any, by_zone: BTreeMap::new(), envoy: None }
+        Self { any, by_zone: BTreeMap::new(), envoy: None, encrypted: None }
     }
 }
 
@@ -93,15 +97,20 @@ impl From<TranslatedResource> for EncodedResource {
 }
 
 impl VersionedResource {
-    /// Returns the encoding for a client.
-    pub(crate) fn encoded(&self, client: &ClientIdentity) -> &Bytes {
-        let EncodedResource { any, by_zone, envoy } = &self.content;
-        match (client.kind, envoy) {
-            (ClientKind::Envoy, Some(encoded)) => encoded,
-            (ClientKind::Envoy, None) | (ClientKind::Grpc, _) => {
-                by_zone.get(client.zone.as_str()).unwrap_or(any)
-            }
+    /// Returns the encoding for a client that has asked for this name.
+    pub(crate) fn encoded(&self, name: &str, client: &ClientIdentity) -> Bytes {
+        let EncodedResource { any, by_zone, envoy, encrypted } = &self.content;
+        if let Some((_, address)) = name::server_port(name) {
+            let mut listener = listener_start(name, address).encode_to_vec();
+            // The fields of messages that follow each other are those of one message.
+            listener.extend_from_slice(any);
+            return listener.into();
         }
+        let own = match client.kind {
+            ClientKind::Envoy => envoy.as_ref(),
+            ClientKind::Grpc => encrypted.as_ref().filter(|_| client.has_certificates),
+        };
+        own.or_else(|| by_zone.get(client.zone.as_str())).unwrap_or(any).clone()
     }
 }
 
@@ -111,10 +120,14 @@ impl ResourceTable {
     }
 
     pub(crate) fn find(&self, kind: ResourceType, name: &str) -> Option<&VersionedResource> {
-        self.map(kind).resources.get(name)
+        let (map, name) = match name::server_port(name) {
+            Some((port, _)) if kind == ResourceType::Listener => (&self.servers, port),
+            Some(_) | None => (self.map(kind), name),
+        };
+        map.resources.get(name)
     }
 
-    /// Returns the names of the resources of a type.
+    /// Returns the names of the resources of a type, but for those of servers, which have as many as addresses.
     pub(crate) fn names(&self, kind: ResourceType) -> impl Iterator<Item = &Arc<str>> {
         self.map(kind).resources.keys()
     }
@@ -126,7 +139,13 @@ impl ResourceTable {
 
     /// Returns the version of the resources of a type: it changes with each of them.
     pub(crate) fn version(&self, kind: ResourceType) -> u64 {
-        self.map(kind).version
+        let version = self.map(kind).version;
+        match kind {
+            ResourceType::Listener => version.max(self.servers.version),
+            ResourceType::Cluster
+            | ResourceType::ClusterLoadAssignment
+            | ResourceType::RouteConfiguration => version,
+        }
     }
 
     fn map(&self, kind: ResourceType) -> &ResourceMap {
@@ -138,13 +157,12 @@ impl ResourceTable {
         }
     }
 
-    /// Replaces the resources of one type; those that are the same keep their version.
+    /// Replaces the resources of a map; those that are the same keep their version.
     fn replaced(
         &self,
-        kind: ResourceType,
+        former: &ResourceMap,
         contents: impl Iterator<Item = (Arc<str>, EncodedResource)>,
     ) -> ResourceMap {
-        let former = self.map(kind);
         let version = self.generation;
         let resource = |(name, content): (Arc<str>, EncodedResource)| {
             let same = former.resources.get(&name).filter(|it| it.content == content);
@@ -224,6 +242,7 @@ impl ResourcePublisher {
         let mut state = self.state();
         let TranslatedResources {
             listeners,
+            servers,
             routes,
             backends,
             origins,
@@ -246,12 +265,12 @@ impl ResourcePublisher {
                 UNRESOLVED.into(),
                 EncodedResource::from(Bytes::from(unresolved_assignment().encode_to_vec())),
             )]);
-            table.clusters = table.replaced(ResourceType::Cluster, clusters);
-            table.assignments = table.replaced(ResourceType::ClusterLoadAssignment, assignments);
-            table.listeners =
-                table.replaced(ResourceType::Listener, listeners.into_iter().map(encoded));
+            table.clusters = table.replaced(&former.clusters, clusters);
+            table.assignments = table.replaced(&former.assignments, assignments);
+            table.listeners = table.replaced(&former.listeners, listeners.into_iter().map(encoded));
+            table.servers = table.replaced(&former.servers, servers.into_iter().map(encoded));
             let routes = routes.into_iter().map(|(name, content)| (name, content.into()));
-            table.routes = table.replaced(ResourceType::RouteConfiguration, routes);
+            table.routes = table.replaced(&former.routes, routes);
             let is_same = |kind: &ResourceType| table.version(*kind) == former.version(*kind);
             !ResourceType::ALL.iter().all(is_same)
         });
@@ -367,6 +386,7 @@ impl ResourcePublisher {
 fn encoded_cluster(backend: &Backend) -> EncodedResource {
     EncodedResource {
         envoy: Some(envoy::cluster(backend).encode_to_vec().into()),
+        encrypted: encrypted_cluster(backend).map(|it| it.encode_to_vec().into()),
         ..Bytes::from(cluster(backend).encode_to_vec()).into()
     }
 }
@@ -380,14 +400,14 @@ fn encoded_unresolved() -> EncodedResource {
 
 /// Returns the endpoints of a backend, encoded for each zone that its own clients prefer.
 fn assignment(backend: &Backend, health: &EndpointHealth) -> EncodedResource {
-    let encoded = |zone: &str| load_assignment(backend, health, zone).encode_to_vec().into();
+    let encoded = |zone: &str| Bytes::from(load_assignment(backend, health, zone).encode_to_vec());
     let zones = backend.endpoints.iter().filter_map(|it| it.zone.clone());
     let zones: BTreeSet<Arc<str>> = match backend.settings.prefers_same_zone {
         true => zones.collect(),
         false => BTreeSet::new(),
     };
     let by_zone = zones.into_iter().map(|zone| (zone.clone(), encoded(&zone))).collect();
-    EncodedResource { any: encoded(""), by_zone, envoy: None }
+    EncodedResource { by_zone, ..encoded("").into() }
 }
 
 #[cfg(test)]

@@ -13,6 +13,10 @@ mod action;
 mod cluster;
 /// ClusterLoadAssignments.
 mod assignment;
+/// TLS of clients and servers.
+mod tls;
+/// Listeners of servers.
+mod server;
 /// RouteConfigurations and Clusters for Envoys.
 pub(crate) mod envoy;
 
@@ -27,11 +31,12 @@ use gateway::status::RouteParent;
 use prost::Message;
 
 pub(crate) use assignment::load_assignment;
-pub(crate) use cluster::{cluster, unresolved_assignment, unresolved_cluster};
+pub(crate) use cluster::{cluster, encrypted_cluster, unresolved_assignment, unresolved_cluster};
+pub(crate) use server::listener_start;
 
 use crate::message::{
     AnyMessage, ApiListener, ConfigSource, HttpConnectionManager, HttpFilter, ListenerResource,
-    ResourceType, RouteSource, RouterConfig, VirtualHost,
+    ResourceType, RouteSource, VirtualHost,
 };
 use crate::name;
 
@@ -64,6 +69,8 @@ pub(crate) type ResourceOrigins =
 pub struct TranslatedResources {
     /// Encoded Listeners by name.
     pub(crate) listeners: BTreeMap<Arc<str>, Bytes>,
+    /// Encoded Listeners of servers by their port, without name and address.
+    pub(crate) servers: BTreeMap<Arc<str>, Bytes>,
     /// Encoded RouteConfigurations by name.
     pub(crate) routes: BTreeMap<Arc<str>, TranslatedResource>,
     /// The backends that these name.
@@ -89,6 +96,8 @@ pub fn translate(snapshot: &Snapshot, cluster_domain: &str) -> TranslatedResourc
             let resource = listener(&listener_name, &routes_name);
             translated.listeners.insert(listener_name, resource.encode_to_vec().into());
         }
+        let server = server::listener(&port.server).encode_to_vec().into();
+        translated.servers.insert(Arc::clone(&routes_name), server);
         let matches = port.routes.by_precedence();
         let targets = matches.iter().flat_map(|(_, rule)| &rule.targets);
         keys.extend(targets.filter_map(|it| match it.target {
@@ -171,22 +180,20 @@ pub(crate) fn route_of(rule_name: &str) -> Option<&str> {
 
 /// Returns the Listener of a name that clients dial.
 fn listener(listener_name: &str, routes_name: &str) -> ListenerResource {
-    let router = HttpFilter {
-        name: "router".to_owned(),
-        typed_config: Some(AnyMessage::of(RouterConfig::NAME, &RouterConfig {})),
-    };
     let manager = HttpConnectionManager {
         stat_prefix: routes_name.to_owned(),
         rds: Some(RouteSource {
             config_source: Some(ConfigSource::same_stream()),
             route_config_name: routes_name.to_owned(),
         }),
-        http_filters: vec![router],
+        http_filters: vec![HttpFilter::router()],
+        ..HttpConnectionManager::default()
     };
     let api_listener = AnyMessage::of(HttpConnectionManager::NAME, &manager);
     ListenerResource {
         name: listener_name.to_owned(),
         api_listener: Some(ApiListener { api_listener: Some(api_listener) }),
+        ..ListenerResource::default()
     }
 }
 

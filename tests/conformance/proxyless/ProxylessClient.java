@@ -2,6 +2,7 @@ import com.google.protobuf.Empty;
 import com.google.protobuf.StringValue;
 import io.grpc.CallOptions;
 import io.grpc.Channel;
+import io.grpc.ChannelCredentials;
 import io.grpc.ClientInterceptors;
 import io.grpc.Grpc;
 import io.grpc.InsecureChannelCredentials;
@@ -11,6 +12,7 @@ import io.grpc.StatusRuntimeException;
 import io.grpc.protobuf.ProtoUtils;
 import io.grpc.stub.ClientCalls;
 import io.grpc.stub.MetadataUtils;
+import io.grpc.xds.XdsChannelCredentials;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
@@ -44,7 +46,11 @@ public final class ProxylessClient {
   }
 
   public static void main(String[] arguments) throws Exception {
-    Channel channel = Grpc.newChannelBuilder(arguments[0], InsecureChannelCredentials.create()).build();
+    ChannelCredentials credentials = InsecureChannelCredentials.create();
+    if (System.getenv("XDS_CREDENTIALS") != null) {
+      credentials = XdsChannelCredentials.create(credentials);
+    }
+    Channel channel = Grpc.newChannelBuilder(arguments[0], credentials).build();
     ProxylessClient client = new ProxylessClient(channel);
     BufferedReader input = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
     for (String line = input.readLine(); line != null; line = input.readLine()) {

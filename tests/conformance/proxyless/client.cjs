@@ -8,13 +8,16 @@
 const readline = require("node:readline");
 
 const grpc = require("@grpc/grpc-js");
-require("@grpc/grpc-js-xds").register();
+const xds = require("@grpc/grpc-js-xds");
 
 // Longer than any call takes on a busy machine.
 const PATIENCE_MILLISECONDS = 60_000;
 const STREAMS = 4;
 
-const client = new grpc.Client(process.argv[2], grpc.credentials.createInsecure());
+xds.register();
+const plaintext = grpc.credentials.createInsecure();
+const credentials = process.env.XDS_CREDENTIALS ? new xds.XdsChannelCredentials(plaintext) : plaintext;
+const client = new grpc.Client(process.argv[2], credentials);
 const empty = () => Buffer.alloc(0);
 /** Decodes a StringValue of less than 128 bytes: its tag, its length, and the text. */
 const text = (message) => message.subarray(2).toString();

@@ -7,12 +7,14 @@ Its commands and answers are those of `call` in main.go.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 from collections import Counter
 
 import grpc
+import grpc.experimental
 from google.protobuf.wrappers_pb2 import StringValue
 
 # Longer than any call takes on a busy machine.
@@ -26,7 +28,11 @@ class Client:
     """A channel that balances its calls by xDS, and the calls in its background."""
 
     def __init__(self, target: str) -> None:
-        self._channel = grpc.insecure_channel(target)
+        if os.environ.get("XDS_CREDENTIALS"):
+            plaintext = grpc.experimental.insecure_channel_credentials()
+            self._channel = grpc.secure_channel(target, grpc.xds_channel_credentials(plaintext))
+        else:
+            self._channel = grpc.insecure_channel(target)
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._streams: list[threading.Thread] = []

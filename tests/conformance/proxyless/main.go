@@ -1,6 +1,7 @@
 // Command proxyless is a gRPC client and a gRPC server for tests of Sheave's xDS server.
 //
 //	proxyless serve NAME                 serves at a free port of 127.0.0.1, which it prints
+//	proxyless serve-xds NAME             the same, with the listener that Sheave has for it, from when it has that
 //	proxyless call TARGET                calls until the standard input ends
 //
 // Both are grpc-go as it is: the client dials TARGET (xds:///...), by the bootstrap file that GRPC_XDS_BOOTSTRAP names.
@@ -8,6 +9,8 @@
 // metadata, and prints `NAME=CALLS` for each server that has answered, `failed=CALLS`, and `status-CODE=CALLS` for each
 // status of those that have failed. `wait NAME` calls until that server has answered, and prints the microseconds that it
 // took. `stream METHOD` keeps calling in the background, without an answer, until `stop`, which prints the sums.
+//
+// With XDS_CREDENTIALS=1 connections to servers have the TLS that Sheave says, else they are plaintext.
 //
 // The clients in the other languages of this folder do the same. This one knows `hold METHOD COUNT KEY=VALUE...` too: it
 // begins COUNT calls, without an answer, which last until their server ends them, or the client ends.
@@ -29,12 +32,14 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	xdscreds "google.golang.org/grpc/credentials/xds"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	_ "google.golang.org/grpc/xds"
+	"google.golang.org/grpc/xds"
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
@@ -46,11 +51,15 @@ func main() {
 	var err error
 	switch {
 	case len(os.Args) == 3 && os.Args[1] == "serve":
-		err = serve(os.Args[2])
+		err = serve(os.Args[2], func(option grpc.ServerOption) (*grpc.Server, error) {
+			return grpc.NewServer(option), nil
+		})
+	case len(os.Args) == 3 && os.Args[1] == "serve-xds":
+		err = serveXDS(os.Args[2])
 	case len(os.Args) == 3 && os.Args[1] == "call":
 		err = call(os.Args[2])
 	default:
-		err = fmt.Errorf("usage: proxyless serve NAME | call TARGET")
+		err = fmt.Errorf("usage: proxyless serve NAME | serve-xds NAME | call TARGET")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "proxyless:", err)
@@ -60,7 +69,7 @@ func main() {
 
 // serve answers every method with its name, /shop.Flaky/... with UNAVAILABLE in every second call, and /shop.Slow/... not
 // at all. Its health check fails from SIGUSR1 to SIGUSR2. SIGTERM stops it gracefully, as a Pod does.
-func serve(name string) error {
+func serve[S server](name string, newServer func(grpc.ServerOption) (S, error)) error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -83,7 +92,10 @@ func serve(name string) error {
 		}
 		return stream.SendMsg(wrapperspb.String(name))
 	}
-	server := grpc.NewServer(grpc.UnknownServiceHandler(answer))
+	server, err := newServer(grpc.UnknownServiceHandler(answer))
+	if err != nil {
+		return err
+	}
 	check := health.NewServer()
 	healthpb.RegisterHealthServer(server, check)
 	signals := make(chan os.Signal, 1)
@@ -103,6 +115,36 @@ func serve(name string) error {
 	}()
 	fmt.Println(listener.Addr())
 	return server.Serve(listener)
+}
+
+// server is a server of gRPC, with or without xDS.
+type server interface {
+	grpc.ServiceRegistrar
+	Serve(net.Listener) error
+	GracefulStop()
+}
+
+// serveXDS serves with the TLS and for the clients that Sheave says.
+func serveXDS(name string) error {
+	credentials, err := xdscreds.NewServerCredentials(xdscreds.ServerOptions{FallbackCreds: insecure.NewCredentials()})
+	if err != nil {
+		return err
+	}
+	report := xds.ServingModeCallback(func(address net.Addr, change xds.ServingModeChangeArgs) {
+		fmt.Fprintln(os.Stderr, name, address, change.Mode, change.Err)
+	})
+	return serve(name, func(option grpc.ServerOption) (*xds.GRPCServer, error) {
+		return xds.NewGRPCServer(option, grpc.Creds(credentials), report)
+	})
+}
+
+// channelCredentials returns the credentials of connections to servers.
+func channelCredentials() (credentials.TransportCredentials, error) {
+	plaintext := insecure.NewCredentials()
+	if os.Getenv("XDS_CREDENTIALS") == "" {
+		return plaintext, nil
+	}
+	return xdscreds.NewClientCredentials(xdscreds.ClientOptions{FallbackCreds: plaintext})
 }
 
 // tally counts calls by the server that has answered, and those that have failed by their status too.
@@ -129,7 +171,11 @@ func (t *tally) print() {
 }
 
 func call(target string) error {
-	connection, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	credentials, err := channelCredentials()
+	if err != nil {
+		return err
+	}
+	connection, err := grpc.NewClient(target, grpc.WithTransportCredentials(credentials))
 	if err != nil {
 		return err
 	}

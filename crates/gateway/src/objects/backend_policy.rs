@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::backend_health::{BackendHealthPolicy, BackendRetry, SlowStart};
 use super::duration::Duration;
 use super::in_flight::MaxInFlight;
+use super::xds_servers::XdsServers;
 
 /// Load balancing, queueing, health checks and connections of the endpoints of a Service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -76,6 +77,9 @@ pub struct BackendPolicySpec {
     /// client's address. A connection then serves one client only. HTTP/3 has no such header, so HTTP/3 endpoints are
     /// then reached over TCP. Default: no header.
     pub proxy_protocol: Option<BackendProxyProtocol>,
+    /// Clients of gRPC servers that get their listener from Sheave by xDS.
+    #[serde(default)]
+    pub xds_servers: XdsServers,
 }
 
 /// Responses that count as a refusal of a full endpoint.
@@ -472,6 +476,7 @@ impl BackendPolicySpec {
             protocol: None,
             tls: BackendSecurity::default(),
             proxy_protocol: None,
+            xds_servers: XdsServers::default(),
         }
     }
 }

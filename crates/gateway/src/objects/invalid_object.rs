@@ -38,6 +38,8 @@ pub enum PartialPolicy {
         spec: Box<BackendPolicySpec>,
         /// True if `tls` is invalid, so that it is unknown which certificates to trust.
         lacks_tls: bool,
+        /// True if `xdsServers` is invalid, so that it is unknown which clients servers may accept.
+        lacks_xds_servers: bool,
     },
     /// Parts of a ClientPolicy.
     Client {
@@ -105,6 +107,7 @@ impl PartialPolicy {
             "BackendPolicy" => Some(Self::Backend {
                 spec: serde_json::from_value(spec).ok()?,
                 lacks_tls: parts.contains("tls"),
+                lacks_xds_servers: parts.contains("xdsServers"),
             }),
             "ClientPolicy" => Some(Self::Client {
                 spec: serde_json::from_value(spec).ok()?,

@@ -13,11 +13,15 @@ use super::owner::OwnerObject;
 use super::report::{TranslationReport, ValidationFault, condition};
 use super::revocation::{self, RevocationResult};
 use super::settings::{backend_faults, backend_settings, client_faults, client_settings, http3};
+use super::xds_servers;
 use crate::objects::{
     BackendPolicySpec, BackendProtocol, ClientPolicySpec, GatewaySpec, GatewayTarget,
     InvalidObject, MaxInFlight, ObjectMeta, PartialPolicy, ServiceTarget, TypedObject,
 };
-use crate::snapshot::{BackendKey, BackendSettings, ClientSettings, Http3Settings, Listener};
+use crate::snapshot::{
+    BackendKey, BackendSettings, ClientSettings, Http3Settings, Listener, XdsServerAccess,
+    XdsServerSettings,
+};
 use crate::status::{ConditionReason, ConditionType, StatusCondition, StatusDetail, TargetStatus};
 
 /// The target of a policy: namespace, name, and section.
@@ -132,6 +136,10 @@ pub(super) fn backend_policies<'a>(
         let namespace = &*owner.metadata.namespace;
         let mut faults = backend_faults(spec);
         faults.extend(protocol_fault(policy, tls));
+        faults.extend(xds_servers::faults(&spec.xds_servers, || {
+            let mut targets = spec.target_refs.iter();
+            spec.tls.insecure_skip_verify || targets.all(|it| covers(tls, namespace, it))
+        }));
         let verification = verification_fault(policy, tls);
         let is_plain = spec.protocol == Some(BackendProtocol::H2c);
         let is_insecure = spec.tls.insecure_skip_verify && !is_plain && verification.is_none();
@@ -235,13 +243,38 @@ impl BackendPolicies<'_> {
         (settings.protocol, settings.tls) = (transport.protocol, transport.tls);
         settings
     }
+
+    /// Returns the listener of a Service's own gRPC servers. `is_encrypted` is true if their clients use TLS.
+    pub(super) fn xds_server(
+        &self,
+        index: &ObjectIndex<'_>,
+        key: &BackendKey,
+        is_encrypted: bool,
+    ) -> XdsServerSettings {
+        let policy = self.find(index, key);
+        let servers = policy.map(|it| &it.spec.xds_servers);
+        let mut settings = xds_servers::settings(servers, is_encrypted);
+        if policy.is_some_and(PolicyObject::lacks_xds_servers) {
+            settings.access = XdsServerAccess::None;
+        }
+        settings
+    }
 }
 
 impl PolicyObject<'_, BackendPolicySpec> {
     /// True if the TLS settings cannot be read.
     fn lacks_tls(&self) -> bool {
-        let partial = self.invalid_object.and_then(|refused| refused.partial_policy.as_ref());
-        matches!(partial, Some(PartialPolicy::Backend { lacks_tls: true, .. }))
+        matches!(self.partial_policy(), Some(PartialPolicy::Backend { lacks_tls: true, .. }))
+    }
+
+    /// True if the clients of servers cannot be read.
+    fn lacks_xds_servers(&self) -> bool {
+        let partial = self.partial_policy();
+        matches!(partial, Some(PartialPolicy::Backend { lacks_xds_servers: true, .. }))
+    }
+
+    fn partial_policy(&self) -> Option<&PartialPolicy> {
+        self.invalid_object.and_then(|refused| refused.partial_policy.as_ref())
     }
 }
 

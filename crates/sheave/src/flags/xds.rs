@@ -74,6 +74,7 @@ pub(crate) enum XdsClient {
 Examples:
   sheave xds bootstrap --server 127.0.0.1:9905 > bootstrap.json
   sheave xds bootstrap --server sheave.sheave.svc:9905 --certs /var/run/sheave-xds --zone eu-1a
+  sheave xds bootstrap --server sheave.sheave.svc:9905 --certs /var/run/sheave-xds --serve shop/web:80
   sheave xds bootstrap --for envoy --server 127.0.0.1:9905 --listen 127.0.0.1:10000 > envoy.json
 
 Exit code: 0; 1 if the flags do not fit together.")]
@@ -85,6 +86,18 @@ pub(crate) struct BootstrapFlags {
     /// Folder with tls.crt, tls.key and ca.crt of the client, on its machine [default: plaintext].
     #[arg(long, value_name = "FOLDER")]
     pub(crate) certs: Option<PathBuf>,
+
+    /// Folder with tls.crt, tls.key and ca.crt for TLS between clients and servers [default: that of --certs].
+    ///
+    /// Clients with xDS credentials in their code use it with servers whose Service has a BackendTLSPolicy.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) workload_certs: Option<PathBuf>,
+
+    /// Port of the Service whose gRPC servers use the file, as NAMESPACE/SERVICE:PORT [default: clients alone].
+    ///
+    /// Servers with xDS in their code get their TLS and the clients that they accept from Sheave.
+    #[arg(long, value_name = "PORT", value_parser = service_port)]
+    pub(crate) serve: Option<String>,
 
     /// The client.
     #[arg(long = "for", value_name = "CLIENT", value_enum, default_value_t = XdsClient::Grpc)]
@@ -112,13 +125,35 @@ pub(crate) struct BootstrapFlags {
 
 /// Parses the name of a RouteConfiguration.
 fn routes_name(text: &str) -> Result<String, String> {
-    let (start, port) = text.rsplit_once(':').unwrap_or((text, ""));
-    let service = start.split_once('/').is_some_and(|(namespace, service)| {
-        !namespace.is_empty() && !service.is_empty() && !service.contains('/')
-    });
-    let is_port = port.parse::<u16>().is_ok_and(|port| port > 0);
-    match is_port && (start == "services" || service) {
+    let port = text.strip_prefix("services:").is_some_and(is_port_number);
+    match port || is_service_port(text) {
         true => Ok(text.to_owned()),
         false => Err("must be services:PORT or NAMESPACE/SERVICE:PORT".to_owned()),
     }
+}
+
+/// Parses a port of a Service.
+fn service_port(text: &str) -> Result<String, String> {
+    match is_service_port(text) {
+        true => Ok(text.to_owned()),
+        false => Err("must be NAMESPACE/SERVICE:PORT".to_owned()),
+    }
+}
+
+fn is_service_port(text: &str) -> bool {
+    let Some((service, port)) = text.rsplit_once(':') else { return false };
+    let is_name =
+        |text: &str| !text.is_empty() && !text.contains(|it: char| !is_name_character(it));
+    let names = service.split_once('/');
+    names.is_some_and(|(namespace, name)| is_name(namespace) && is_name(name))
+        && is_port_number(port)
+}
+
+/// True for characters of Kubernetes' names.
+fn is_name_character(character: char) -> bool {
+    character.is_ascii_lowercase() || character.is_ascii_digit() || matches!(character, '-' | '.')
+}
+
+fn is_port_number(text: &str) -> bool {
+    text.parse::<u16>().is_ok_and(|port| port > 0)
 }

@@ -171,6 +171,8 @@ mod tests {
             credentials: ClientCredentials::Folder("/etc/xds".into()),
             node_id: "edge".to_owned(),
             zone: Some("a".to_owned()),
+            workload_certificates: None,
+            served_port: None,
         }
     }
 

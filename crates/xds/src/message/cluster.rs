@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use prost::Message;
 
 use super::discovery::ConfigSource;
+use super::tls::TransportSocket;
 use super::well_known::{AnyMessage, EmptyMessage, TimeSpan, UInt32Value, UInt64Value};
 
 /// `Cluster`.
@@ -22,6 +23,9 @@ pub(crate) struct ClusterResource {
     pub(crate) circuit_breakers: Option<CircuitBreakers>,
     #[prost(message, optional, tag = "19")]
     pub(crate) outlier_detection: Option<OutlierDetection>,
+    /// TLS to endpoints.
+    #[prost(message, optional, tag = "24")]
+    pub(crate) transport_socket: Option<TransportSocket>,
     #[prost(message, optional, tag = "27")]
     pub(crate) common_lb_config: Option<CommonLbConfig>,
     #[prost(map = "string, message", tag = "36")]

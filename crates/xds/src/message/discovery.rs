@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use prost::Message;
 
-use super::well_known::{AnyMessage, EmptyMessage};
+use super::well_known::{AnyMessage, EmptyMessage, TextFields};
 
 /// A request for resources of one type, or the reply to a response.
 #[derive(Clone, PartialEq, Message)]
@@ -48,6 +48,8 @@ pub(crate) struct DeltaDiscoveryRequest {
 pub(crate) struct ClientNode {
     #[prost(string, tag = "1")]
     pub(crate) id: String,
+    #[prost(message, optional, tag = "3")]
+    pub(crate) metadata: Option<TextFields>,
     #[prost(message, optional, tag = "4")]
     pub(crate) locality: Option<ClientLocality>,
     #[prost(string, tag = "6")]

@@ -1,5 +1,7 @@
 //! The endpoints of a cluster.
 
+use std::net::SocketAddr;
+
 use prost::Message;
 
 use super::discovery::ClientLocality;
@@ -58,6 +60,16 @@ pub(crate) struct HostEndpoint {
 pub(crate) struct HostAddress {
     #[prost(message, optional, tag = "1")]
     pub(crate) socket_address: Option<SocketTarget>,
+}
+
+impl HostAddress {
+    pub(crate) fn of(address: SocketAddr) -> Self {
+        let target = SocketTarget {
+            address: address.ip().to_string(),
+            port_value: Some(u32::from(address.port())),
+        };
+        Self { socket_address: Some(target) }
+    }
 }
 
 /// `SocketAddress`: an IP address and a port.

@@ -2,7 +2,7 @@
 
 use prost::Message;
 
-use super::well_known::{AnyMessage, TimeSpan, UInt32Value};
+use super::well_known::{AnyMessage, EmptyMessage, TimeSpan, UInt32Value};
 
 /// The routes of a listener.
 #[derive(Clone, PartialEq, Message)]
@@ -47,6 +47,9 @@ pub(crate) struct RouteEntry {
     pub(crate) request_headers_to_remove: Vec<String>,
     #[prost(string, tag = "14")]
     pub(crate) name: String,
+    /// A server answers the call itself.
+    #[prost(message, optional, tag = "18")]
+    pub(crate) non_forwarding_action: Option<EmptyMessage>,
 }
 
 /// `RouteMatch`. One of the first three is set.
@@ -96,6 +99,13 @@ pub(crate) struct StringMatcher {
     pub(crate) exact: Option<String>,
     #[prost(message, optional, tag = "5")]
     pub(crate) safe_regex: Option<RegexMatcher>,
+}
+
+impl StringMatcher {
+    /// Matches this text alone.
+    pub(crate) fn equal_to(text: &str) -> Self {
+        Self { exact: Some(text.to_owned()), safe_regex: None }
+    }
 }
 
 /// The clusters of requests, and how requests are sent. One of the first two fields is set.

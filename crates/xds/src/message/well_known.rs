@@ -1,5 +1,6 @@
 //! `google.protobuf` and `google.rpc`.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -35,6 +36,13 @@ impl From<u32> for UInt32Value {
     }
 }
 
+/// `BoolValue`: a truth value that may be absent.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct BoolValue {
+    #[prost(bool, tag = "1")]
+    pub(crate) value: bool,
+}
+
 /// `UInt64Value`: a number that may be absent.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(crate) struct UInt64Value {
@@ -59,6 +67,20 @@ impl From<Duration> for TimeSpan {
         let nanos = i32::try_from(time.subsec_nanos()).expect("less than a second");
         Self { seconds, nanos }
     }
+}
+
+/// `Struct`, as far as it has texts.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct TextFields {
+    #[prost(map = "string, message", tag = "1")]
+    pub(crate) fields: HashMap<String, TextValue>,
+}
+
+/// `Value`, if it is a text.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct TextValue {
+    #[prost(string, tag = "3")]
+    pub(crate) string_value: String,
 }
 
 /// A message without fields.

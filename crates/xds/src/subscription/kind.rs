@@ -98,13 +98,13 @@ impl DueResources {
         name: &Arc<str>,
         sent: &SentVersion,
         resource: &VersionedResource,
-        encoded: &Bytes,
+        encoded: Bytes,
     ) {
         if sent.is_held() && !sent.is_current(resource) {
             self.replaced.push(Arc::clone(name));
         }
         self.size += encoded.len();
-        self.resources.push((Arc::clone(name), encoded.clone()));
+        self.resources.push((Arc::clone(name), encoded));
     }
 }
 
@@ -245,7 +245,7 @@ impl TypeSubscription {
             }
             *sent = match table.find(kind, name) {
                 Some(resource) => {
-                    due.add(name, sent, resource, resource.encoded(client));
+                    due.add(name, sent, resource, resource.encoded(name, client));
                     SentVersion::Version(resource.version)
                 }
                 None => {
@@ -285,7 +285,7 @@ impl TypeSubscription {
         for (name, sent) in self.entries() {
             if let SentVersion::Known(version) = sent
                 && let Some(resource) = table.find(kind, name)
-                && content_version(resource.encoded(client)) == **version
+                && content_version(&resource.encoded(name, client)) == **version
             {
                 *sent = SentVersion::Version(resource.version);
             }

@@ -1,6 +1,7 @@
 //! Which resources change with what.
 
 use super::*;
+use crate::message::ListenerResource;
 use crate::translate::tests::snapshot;
 
 const SERVICES: &str = include_str!("../../testdata/services.in.yaml");
@@ -87,4 +88,42 @@ fn removed_service_is_gone() {
     publisher.publish(&Snapshot::default(), "cluster.local");
     let table = publisher.table.borrow().clone();
     assert_eq!(ResourceType::ALL.map(|kind| table.len(kind)), [1, 1, 0, 0]);
+}
+
+#[test]
+fn server_gets_the_listener_of_its_port_with_its_own_name_and_address() {
+    let (publisher, snapshot) = (ResourcePublisher::default(), snapshot(SERVICES));
+    publisher.publish(&snapshot, "cluster.local");
+    let table = publisher.current_table();
+    let find = |name: &str| table.find(ResourceType::Listener, name);
+    let name = name::server_template("shop/web:80").replace("%s", "[::]:50051");
+    let encoded = find(&name).unwrap().encoded(&name, &ClientIdentity::default());
+    let listener = ListenerResource::decode(encoded).unwrap();
+    let address = listener.address.unwrap().socket_address.unwrap();
+    assert_eq!(
+        (listener.name, address.address, address.port_value),
+        (name, "::".into(), Some(50_051))
+    );
+    assert!(listener.default_filter_chain.is_some() && listener.api_listener.is_none());
+
+    // There is no such Service, and no address.
+    assert!(find(&name::server_template("shop/none:80").replace("%s", "[::]:50051")).is_none());
+    assert!(find(&name::server_template("shop/web:80")).is_none());
+    assert!(table.names(ResourceType::Listener).all(|name| !name.contains("grpc/server")));
+}
+
+#[test]
+fn changed_server_is_a_changed_listener() {
+    let policy = "---\napiVersion: sheave.dev/v1alpha1\nkind: BackendPolicy\n\
+                  metadata: {name: web, namespace: shop}\n\
+                  spec: {targetRefs: [{kind: Service, name: web}], \
+                  xdsServers: {clientAddresses: {allow: [10.0.0.0/8]}}}\n";
+    let publisher = ResourcePublisher::default();
+    publisher.publish(&snapshot(SERVICES), "cluster.local");
+    let since = generation(&publisher);
+    publisher.publish(&snapshot(&format!("{SERVICES}{policy}")), "cluster.local");
+    let table = publisher.current_table();
+    assert!(table.version(ResourceType::Listener) > since);
+    let name = name::server_template("shop/web:80").replace("%s", "10.0.0.1:80");
+    assert!(table.find(ResourceType::Listener, &name).unwrap().version > since);
 }

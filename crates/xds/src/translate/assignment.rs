@@ -61,7 +61,7 @@ impl ZoneEndpoints {
             self.weight = self.weight.saturating_add(weight);
         }
         let health_status = if serves { LbEndpoint::HEALTHY } else { LbEndpoint::UNHEALTHY };
-        let endpoint = HostEndpoint { address: Some(address(endpoint.address)) };
+        let endpoint = HostEndpoint { address: Some(HostAddress::of(endpoint.address)) };
         let load_balancing_weight = Some(weight.into());
         self.endpoints.push(LbEndpoint {
             endpoint: Some(endpoint),
@@ -80,12 +80,4 @@ impl ZoneEndpoints {
             priority,
         }
     }
-}
-
-fn address(address: SocketAddr) -> HostAddress {
-    let target = SocketTarget {
-        address: address.ip().to_string(),
-        port_value: Some(u32::from(address.port())),
-    };
-    HostAddress { socket_address: Some(target) }
 }

@@ -6,7 +6,7 @@ use balance::Algorithm;
 use balance::health::{PassiveSettings, SlowStartSettings};
 use gateway::snapshot::{AffinitySettings, Backend, BackendSettings};
 
-use super::TranslationFinding;
+use super::{TranslationFinding, tls};
 use crate::message::{
     CircuitBreakers, ClusterLoadAssignment, ClusterResource, ConfigSource, EdsClusterConfig,
     LeastRequest, LoadBalancingPolicy, OutlierDetection, PercentValue, RequestThresholds, RingHash,
@@ -28,6 +28,12 @@ pub(crate) fn cluster(backend: &Backend) -> ClusterResource {
         policy(*algorithm, health.slow_start.map(slow_start)),
     );
     ClusterResource { outlier_detection: health.passive.and_then(outlier_detection), ..cluster }
+}
+
+/// Returns the Cluster for clients with certificates; `None`: it is the same, as the endpoints have no TLS.
+pub(crate) fn encrypted_cluster(backend: &Backend) -> Option<ClusterResource> {
+    let transport_socket = Some(tls::endpoint_socket(backend.settings.tls.as_deref()?));
+    Some(ClusterResource { transport_socket, ..cluster(backend) })
 }
 
 /// Returns the maximum number of requests of a client in flight.
@@ -138,7 +144,8 @@ pub(super) fn findings(backend: &Backend, findings: &mut BTreeSet<TranslationFin
         (affinity, "session affinity is not kept by gRPC clients"),
         (
             settings.tls.is_some(),
-            "TLS to endpoints is up to gRPC clients: the credentials of their channel decide",
+            "TLS to endpoints: Envoys do not use it, and gRPC clients need certificates for it in their \
+             bootstrap file",
         ),
     ];
     let subject = name::cluster(&backend.key);

@@ -51,9 +51,7 @@ pub(super) fn header_matcher(condition: &FieldCondition) -> Result<HeaderMatcher
 
 pub(super) fn string_matcher(value: &ValuePattern) -> Result<StringMatcher, String> {
     Ok(match value {
-        ValuePattern::Exact(value) => {
-            StringMatcher { exact: Some(value.to_string()), safe_regex: None }
-        }
+        ValuePattern::Exact(value) => StringMatcher::equal_to(value),
         ValuePattern::Regex(pattern) => {
             StringMatcher { exact: None, safe_regex: Some(regex_matcher(pattern.text())?) }
         }

@@ -81,6 +81,7 @@ fn entry(rule: &Rule, backends: &[Backend], find: &mut impl FnMut(String)) -> Ro
         response_headers_to_add: response.added,
         response_headers_to_remove: response.removed,
         name,
+        non_forwarding_action: None,
     }
 }
 

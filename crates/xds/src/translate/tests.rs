@@ -3,6 +3,7 @@
 //!
 //! Comments in a case are directives:
 //! - `# unhealthy: NAMESPACE/SERVICE ADDRESS` says that an endpoint is not healthy.
+//! - `# servers` shows the listeners of servers.
 //! - `# client zone: ZONE` shows endpoints as clients of that zone get them.
 
 use std::fmt::Write;
@@ -13,9 +14,10 @@ use gateway::TranslationSettings;
 
 use super::*;
 use crate::message::{
-    ClusterLoadAssignment, ClusterResource, HeaderMatcher, HeaderValueOption, HttpProtocolOptions,
-    LbEndpoint, LeastRequest, LoadBalancingPolicy, OutlierDetection, RoundRobin,
-    RouteConfiguration, RouteEntry, TimeSpan, TypedExtensionConfig, WrrLocality,
+    ClusterLoadAssignment, ClusterResource, CommonTlsContext, DownstreamTlsContext, HeaderMatcher,
+    HeaderValueOption, HttpProtocolOptions, LbEndpoint, LeastRequest, LoadBalancingPolicy,
+    OutlierDetection, PrincipalSet, RbacFilter, RbacPrincipal, RoundRobin, RouteConfiguration,
+    RouteEntry, StringMatcher, TimeSpan, TypedExtensionConfig, UpstreamTlsContext, WrrLocality,
 };
 use crate::table::EndpointHealth;
 
@@ -69,6 +71,10 @@ fn output(input: &str) -> String {
         writeln!(out, "listener {name}: routes {}", manager.rds.unwrap().route_config_name)
             .unwrap();
     }
+    for (name, encoded) in translated.servers.iter().filter(|_| input.contains("# servers\n")) {
+        let listener = ListenerResource::decode(&**encoded).unwrap();
+        writeln!(out, "server {name}: {}", described_server(&listener)).unwrap();
+    }
     for (name, TranslatedResource { any, envoy }) in &translated.routes {
         writeln!(out, "routes {name}:").unwrap();
         write_routes(&mut out, any);
@@ -84,6 +90,12 @@ fn output(input: &str) -> String {
         let ejection = cluster.outlier_detection.as_ref().map(ejection).unwrap_or_default();
         writeln!(out, "cluster {}: {policy}, at most {limit} requests{ejection}", cluster.name)
             .unwrap();
+        if let Some(ClusterResource { transport_socket, .. }) = encrypted_cluster(backend) {
+            let socket = transport_socket.unwrap();
+            let context = UpstreamTlsContext::decode(socket.typed_config.unwrap().value).unwrap();
+            writeln!(out, "  with certificates: {}", tls(&context.common_tls_context.unwrap()))
+                .unwrap();
+        }
         writeln!(out, "cluster of Envoys: {}", described_for_envoys(&envoy::cluster(backend)))
             .unwrap();
     }
@@ -119,6 +131,60 @@ fn write_routes(out: &mut String, encoded: &Bytes) {
             writeln!(out, "  {}", described(route)).unwrap();
         }
     }
+}
+
+fn described_server(listener: &ListenerResource) -> String {
+    let chain = listener.default_filter_chain.as_ref().unwrap();
+    let socket = chain.transport_socket.as_ref().map(|it| {
+        let context = it.typed_config.as_ref().unwrap().value.clone();
+        let context = DownstreamTlsContext::decode(context).unwrap();
+        let is_required = context.require_client_certificate.unwrap().value;
+        format!("{}, client certificate {is_required}", tls(&context.common_tls_context.unwrap()))
+    });
+    let manager = chain.filters[0].typed_config.as_ref().unwrap().value.clone();
+    let filters = HttpConnectionManager::decode(manager).unwrap().http_filters;
+    assert_eq!(filters.last().unwrap(), &HttpFilter::router());
+    let access = filters.iter().filter(|it| it.name == "rbac").map(|it| {
+        let filter = RbacFilter::decode(it.typed_config.as_ref().unwrap().value.clone()).unwrap();
+        let policies = filter.rules.unwrap().policies.into_values();
+        let principals: Vec<_> = policies.flat_map(|it| it.principals).collect();
+        format!("{:?}", principals.iter().map(principal).collect::<Vec<_>>())
+    });
+    let access = access.collect::<Vec<_>>().join(", ");
+    format!("{}; clients {access}", socket.unwrap_or_else(|| "plaintext".to_owned()))
+}
+
+fn tls(context: &CommonTlsContext) -> String {
+    let own = &context.tls_certificate_provider_instance.as_ref().unwrap().instance_name;
+    let validation = context.validation_context.as_ref().map(|it| {
+        let authorities = it.ca_certificate_provider_instance.as_ref().unwrap();
+        let names = it.match_subject_alt_names.iter().map(string_match).collect::<Vec<_>>();
+        format!(", authorities {}, names {names:?}", authorities.instance_name)
+    });
+    format!("certificate {own}{}", validation.unwrap_or_default())
+}
+
+fn string_match(matcher: &StringMatcher) -> String {
+    let regex = matcher.safe_regex.as_ref().map(|it| format!("~{}", it.regex));
+    matcher.exact.clone().or(regex).unwrap()
+}
+
+fn principal(principal: &RbacPrincipal) -> String {
+    let set = |name: &str, set: &PrincipalSet| {
+        let ids: Vec<_> = set.ids.iter().map(self::principal).collect();
+        format!("{name}({})", ids.join(", "))
+    };
+    let RbacPrincipal { and_ids, or_ids, authenticated, not_id, direct_remote_ip, .. } = principal;
+    let parts = [
+        and_ids.as_ref().map(|it| set("all", it)),
+        or_ids.as_ref().map(|it| set("any", it)),
+        authenticated.as_ref().map(|it| string_match(it.principal_name.as_ref().unwrap())),
+        not_id.as_ref().map(|it| format!("not {}", self::principal(it))),
+        direct_remote_ip
+            .as_ref()
+            .map(|it| format!("{}/{}", it.address_prefix, it.prefix_len.unwrap().value)),
+    ];
+    parts.into_iter().flatten().collect()
 }
 
 fn described_for_envoys(cluster: &ClusterResource) -> String {

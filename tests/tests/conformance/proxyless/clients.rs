@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tests::Result;
-use tests::configuration::TempDirectory;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
 use super::CallCounts;
-use super::site::CertificateFolder;
+use super::site::{BootstrapFile, CertificateFolder};
 use crate::tools;
 
 /// Deadline that clients set for each call.
@@ -93,21 +92,41 @@ pub(super) struct GrpcClient {
     commands: ChildStdin,
     answers: Lines<BufReader<ChildStdout>>,
     _child: Child,
-    /// Of the bootstrap file.
-    _folder: TempDirectory,
+    _bootstrap: BootstrapFile,
     _certificates: Option<CertificateFolder>,
 }
 
 impl GrpcClient {
-    /// Starts a client with the bootstrap file in a folder.
+    /// Starts a client with plaintext connections to servers.
     pub(super) fn start(
         library: GrpcLibrary,
         target: &str,
-        folder: TempDirectory,
+        bootstrap: BootstrapFile,
         certificates: Option<CertificateFolder>,
     ) -> Result<Self> {
+        Self::run(library, library.command()?, target, bootstrap, certificates)
+    }
+
+    /// Starts a client that uses TLS to servers if Sheave says so.
+    pub(super) fn start_with_credentials(
+        library: GrpcLibrary,
+        target: &str,
+        bootstrap: BootstrapFile,
+        certificates: CertificateFolder,
+    ) -> Result<Self> {
         let mut command = library.command()?;
-        command.arg(target).env("GRPC_XDS_BOOTSTRAP", folder.path().join("bootstrap.json"));
+        command.env("XDS_CREDENTIALS", "1");
+        Self::run(library, command, target, bootstrap, Some(certificates))
+    }
+
+    fn run(
+        library: GrpcLibrary,
+        mut command: Command,
+        target: &str,
+        bootstrap: BootstrapFile,
+        certificates: Option<CertificateFolder>,
+    ) -> Result<Self> {
+        command.arg(target).env("GRPC_XDS_BOOTSTRAP", bootstrap.path());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let commands = child.stdin.take().context("a pipe")?;
         let answers = BufReader::new(child.stdout.take().context("a pipe")?).lines();
@@ -116,7 +135,7 @@ impl GrpcClient {
             commands,
             answers,
             _child: child,
-            _folder: folder,
+            _bootstrap: bootstrap,
             _certificates: certificates,
         })
     }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::future::pending;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use tests::http2::{Http2TestEndpoint, ReceivedRequest};
 use tests::sheave::run;
 use tests::{ConfigDirectory, Result, SheaveProcess, objects};
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::Child;
+use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use super::clients::{GrpcClient, GrpcLibrary};
@@ -118,22 +119,36 @@ impl ProxylessFixture {
         target: &str,
         certificates: Option<CertificateFolder>,
     ) -> Result<GrpcClient> {
-        let folder = TempDirectory::new()?;
-        let address = self.sheave.xds.context("--xds")?;
-        // The name is in the certificate.
-        let server = format!("localhost:{}", address.port());
-        let mut arguments = vec!["xds", "bootstrap", "--server", &server, "--node", "test"];
-        arguments.extend(certificates.iter().flat_map(|it| ["--certs", it.path()]));
-        let printed = run(arguments).await?;
-        ensure!(printed.status.success(), "{printed:?}");
-        fs::write(folder.path().join("bootstrap.json"), printed.stdout)?;
-        GrpcClient::start(library, target, folder, certificates)
+        let arguments: Vec<_> = certificates.iter().flat_map(|it| ["--certs", it.path()]).collect();
+        let bootstrap = BootstrapFile::new(&self.sheave, &arguments).await?;
+        GrpcClient::start(library, target, bootstrap, certificates)
     }
 
     pub(super) async fn expect_no_rejection(&self) -> Result {
         let status = self.sheave.admin_json("/api/v1/xds").await?;
         ensure!(status["rejections"] == Value::Array(Vec::new()), "{status}");
         Ok(())
+    }
+}
+
+/// A bootstrap file, as `sheave xds bootstrap` prints it.
+pub(super) struct BootstrapFile(TempDirectory);
+
+impl BootstrapFile {
+    pub(super) async fn new(sheave: &SheaveProcess, arguments: &[&str]) -> Result<Self> {
+        let folder = TempDirectory::new()?;
+        let address = sheave.xds.context("--xds")?;
+        // The name is in the certificate.
+        let server = format!("localhost:{}", address.port());
+        let start = ["xds", "bootstrap", "--server", &server, "--node", "test"];
+        let printed = run(start.iter().chain(arguments).copied()).await?;
+        ensure!(printed.status.success(), "{printed:?}");
+        fs::write(folder.path().join("bootstrap.json"), printed.stdout)?;
+        Ok(Self(folder))
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.0.path().join("bootstrap.json")
     }
 }
 
@@ -163,15 +178,29 @@ pub(crate) fn set_endpoints(
 pub(super) struct GrpcServer {
     pub(super) address: SocketAddr,
     child: Child,
+    _bootstrap: Option<BootstrapFile>,
 }
 
 impl GrpcServer {
     pub(super) async fn start(name: &str) -> Result<Self> {
         let mut command = tools::program("proxyless")?;
-        let mut child = command.args(["serve", name]).stdout(Stdio::piped()).spawn()?;
+        command.args(["serve", name]);
+        Self::run(command, None).await
+    }
+
+    /// Starts a server that gets its listener from Sheave.
+    pub(super) async fn start_by_xds(name: &str, bootstrap: BootstrapFile) -> Result<Self> {
+        let mut command = tools::program("proxyless")?;
+        command.args(["serve-xds", name]).env("GRPC_XDS_BOOTSTRAP", bootstrap.path());
+        Self::run(command, Some(bootstrap)).await
+    }
+
+    async fn run(mut command: Command, bootstrap: Option<BootstrapFile>) -> Result<Self> {
+        let mut child = command.stdout(Stdio::piped()).spawn()?;
         let output = BufReader::new(child.stdout.take().context("a pipe")?);
         let line = timeout(BOUND, output.lines().next_line()).await??;
-        Ok(Self { address: line.context("an address")?.parse()?, child })
+        let address = line.context("an address")?.parse()?;
+        Ok(Self { address, child, _bootstrap: bootstrap })
     }
 
     pub(super) fn signal(&self, signal: Signal) -> Result {

@@ -10,8 +10,8 @@ use super::port_protocol::PortProtocol;
 use super::{PortAttachment, PortContext, RouteRole, ServiceContext, TransparentServices};
 use crate::matching::{HostPattern, RouteMatch, RouteTable};
 use crate::snapshot::{
-    ClientSettings, InterceptionSettings, Listener, ListenerProtocol, PathSettings, Rule,
-    ServicePortRoutes, TransportProtocol,
+    BackendKey, ClientSettings, InterceptionSettings, Listener, ListenerProtocol, PathSettings,
+    Rule, ServicePortRoutes, TransportProtocol, XdsServerSettings,
 };
 use crate::transparent::TransparentService;
 
@@ -115,19 +115,24 @@ impl ServiceListeners<'_, '_> {
         annotated.filter(|(_, service)| service.is_annotated).map(|(found, _)| found).collect()
     }
 
-    /// Returns the routing of all ports, for clients that choose endpoints themselves, if there may be any.
-    pub(in super::super) fn port_routes(&self) -> Vec<ServicePortRoutes> {
+    /// Returns the routing of all ports, for clients that choose endpoints themselves, if there may be any. `server`
+    /// returns the settings of the servers behind a port.
+    pub(in super::super) fn port_routes(
+        &self,
+        server: impl Fn(&BackendKey) -> XdsServerSettings,
+    ) -> Vec<ServicePortRoutes> {
         if !self.services.proxyless {
             return Vec::new();
         }
         let ports = self.services.ports.iter().zip(&self.ports);
         ports
             .map(|(port, routing)| {
-                let metadata = &self.services.services[port.service].object.metadata;
+                let key = self.services.key(port);
                 ServicePortRoutes {
-                    namespace: (&*metadata.namespace).into(),
-                    service: (&*metadata.name).into(),
-                    port: port.spec.port,
+                    server: server(&key),
+                    namespace: key.namespace,
+                    service: key.service,
+                    port: key.port,
                     routes: routing.requests().clone(),
                     consumer_routes: routing.consumer_routes(port),
                 }

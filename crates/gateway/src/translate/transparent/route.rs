@@ -164,14 +164,7 @@ impl<'a> TransparentServices<'a> {
     }
 
     fn default_route(&self, number: usize, port: &PortContext<'_>) -> RouteDraft {
-        let metadata = &self.services[port.service].object.metadata;
-        let key = BackendKey {
-            namespace: (&*metadata.namespace).into(),
-            service: (&*metadata.name).into(),
-            port: port.spec.port,
-            transport: TransportProtocol::Tcp,
-            node: None,
-        };
+        let key = self.key(port);
         let rule = RuleDraft {
             name: self.label(port).into(),
             matches: vec![Arc::new(every_request())],
@@ -184,6 +177,18 @@ impl<'a> TransparentServices<'a> {
             service_ports: vec![PortAttachment { port: number, role: RouteRole::Default }],
             load_balancer_port: None,
             is_grpc: false,
+        }
+    }
+
+    /// Returns the backend of the Service's own endpoints at a port.
+    pub(super) fn key(&self, port: &PortContext<'_>) -> BackendKey {
+        let metadata = &self.services[port.service].object.metadata;
+        BackendKey {
+            namespace: (&*metadata.namespace).into(),
+            service: (&*metadata.name).into(),
+            port: port.spec.port,
+            transport: TransportProtocol::Tcp,
+            node: None,
         }
     }
 

@@ -13,7 +13,7 @@ pub(super) fn matchers(route_match: &RouteMatch) -> Result<Vec<RouteMatcher>, St
     let MatchConditions { method, headers, query } = &route_match.conditions;
     let method = method.as_deref().map(|method| HeaderMatcher {
         name: ":method".to_owned(),
-        string_match: Some(StringMatcher { exact: Some(method.to_owned()), safe_regex: None }),
+        string_match: Some(StringMatcher::equal_to(method)),
     });
     let headers = method.map(Ok).into_iter().chain(headers.iter().map(header_matcher));
     let matcher = RouteMatcher {
