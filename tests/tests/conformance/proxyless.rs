@@ -6,6 +6,8 @@
 mod clients;
 /// Sheave with the configuration of the guide, and its servers.
 pub(crate) mod site;
+/// Limits of endpoints.
+mod caps;
 /// Servers that get their listener from Sheave.
 mod servers;
 
