@@ -34,7 +34,7 @@ pub(crate) use discovery::{
     DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, NamedResource, RpcStatus,
 };
 pub(crate) use endpoint::{
-    ClusterLoadAssignment, HostAddress, HostEndpoint, LbEndpoint, LocalityLbEndpoints, SocketTarget,
+    ClusterLoadAssignment, HostAddress, HostEndpoint, LbEndpoint, LocalityLbEndpoints,
 };
 pub(crate) use listener::{
     ApiListener, FilterChain, HttpConnectionManager, HttpFilter, ListenerResource, NetworkFilter,
@@ -54,8 +54,8 @@ pub(crate) use route::{
     RouteMatcher, RuntimeFraction, StringMatcher, VirtualHost, WeightedClusters,
 };
 pub(crate) use tls::{
-    CertificateProvider, CertificateValidation, CommonTlsContext, DownstreamTlsContext,
-    TransportSocket, UpstreamTlsContext,
+    CertificateProvider, CertificateValidation, CommonTlsContext, DataSource, DownstreamTlsContext,
+    SubjectAltNameMatcher, TransportSocket, UpstreamTlsContext,
 };
 pub(crate) use well_known::{AnyMessage, BoolValue, EmptyMessage, UInt64Value};
 

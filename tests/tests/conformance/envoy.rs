@@ -11,9 +11,10 @@ use serde_json::{Value, json};
 use tests::certificates::CertificateAuthority;
 use tests::configuration::TempDirectory;
 use tests::sheave::run;
+use tests::tls::TlsFront;
 use tests::{
     ConfigDirectory, Endpoint, EndpointBehaviour, Http1TestClient, Http1TestResponse, Result,
-    ServeStep, SheaveProcess, eventually,
+    ServeStep, SheaveProcess, eventually, objects,
 };
 use tokio::process::Child;
 
@@ -139,6 +140,39 @@ async fn envoy_shows_a_certificate_and_serves_while_sheave_is_away() -> Result {
     set_endpoints(&site.configuration, "store-v1", &[added.address])?;
     let call = async || Ok(client.get("/", &[]).await?.text());
     eventually("the new endpoint", call, |text| text == "added").await?;
+    site.expect_no_rejection(&envoy).await
+}
+
+#[tokio::test]
+#[ignore = "needs Envoy: make conformance"]
+async fn envoy_verifies_endpoints_with_tls() -> Result {
+    if !tools::is_installed("envoy")? {
+        return Ok(());
+    }
+    let site = EnvoyFixture::start(&[]).await?;
+    let authority = CertificateAuthority::new();
+    let validation = json!({"hostname": "store-v2.test"});
+    let objects = [authority.config_map("ca"), objects::backend_tls_policy("store-v2", validation)];
+    let objects = objects.map(|it| objects::in_namespace("shop", it));
+    let encrypted = |name: &str| {
+        let certificate = authority.issue(&[name]);
+        let address = site.second.address;
+        async move { TlsFront::of(address, &certificate, &["http/1.1"]).await }
+    };
+    let right = encrypted("store-v2.test").await?;
+    site.configuration.write("tls.yaml", &objects)?;
+    set_endpoints(&site.configuration, "store-v2", &[right.address])?;
+    let envoy = site.envoy("DELTA_GRPC", "services:80", None).await?;
+    let mut client = envoy.client(HOST).await?;
+    let response = client.exchange("POST", "/api/orders", &[("plan", "gold")]).await?;
+    ensure!((response.status(), response.text()) == (200, "v2".to_owned()), "{response:?}");
+    ensure!(right.handshakes()[0].server_name.as_deref() == Some("store-v2.test"));
+
+    let wrong = encrypted("other.test").await?;
+    set_endpoints(&site.configuration, "store-v2", &[wrong.address])?;
+    let call =
+        async || Ok(client.exchange("POST", "/api/orders", &[("plan", "gold")]).await?.status());
+    eventually("a certificate of another name", call, |status| *status == 503).await?;
     site.expect_no_rejection(&envoy).await
 }
 

@@ -1,13 +1,12 @@
 //! The endpoints of a cluster by zone, as clients of one zone get them.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
 use gateway::snapshot::{Backend, EndpointSpec};
 
 use crate::message::{
     ClientLocality, ClusterLoadAssignment, HostAddress, HostEndpoint, LbEndpoint,
-    LocalityLbEndpoints, SocketTarget,
+    LocalityLbEndpoints,
 };
 use crate::name;
 use crate::table::EndpointHealth;

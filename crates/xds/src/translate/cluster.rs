@@ -143,9 +143,8 @@ pub(super) fn findings(backend: &Backend, findings: &mut BTreeSet<TranslationFin
         ),
         (affinity, "session affinity is not kept by gRPC clients"),
         (
-            settings.tls.is_some(),
-            "TLS to endpoints: Envoys do not use it, and gRPC clients need certificates for it in their \
-             bootstrap file",
+            settings.tls.as_ref().is_some_and(|it| it.client.is_some()),
+            "the client certificate of a Gateway: clients and Envoys do not have its key",
         ),
     ];
     let subject = name::cluster(&backend.key);

@@ -12,6 +12,8 @@ mod action;
 mod redirect;
 /// Clusters.
 mod cluster;
+/// TLS to endpoints.
+mod tls;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

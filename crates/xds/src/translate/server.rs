@@ -84,8 +84,8 @@ fn transport_socket(tls: XdsServerTls) -> Option<TransportSocket> {
         XdsServerTls::Mutual => true,
     };
     let validation = CertificateValidation {
-        match_subject_alt_names: Vec::new(),
         ca_certificate_provider_instance: Some(certificate_provider()),
+        ..CertificateValidation::default()
     };
     let context = DownstreamTlsContext {
         common_tls_context: Some(tls_context(is_mutual.then_some(validation))),

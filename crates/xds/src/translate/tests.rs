@@ -154,6 +154,20 @@ fn described_server(listener: &ListenerResource) -> String {
     format!("{}; clients {access}", socket.unwrap_or_else(|| "plaintext".to_owned()))
 }
 
+fn tls_of_envoys(context: &UpstreamTlsContext) -> String {
+    let common = context.common_tls_context.as_ref().unwrap();
+    let validation = common.validation_context.as_ref().unwrap();
+    let trusted = validation.trusted_ca.as_ref().map(|it| match &it.inline_string {
+        Some(pem) => format!("{} authorities", pem.matches("BEGIN").count()),
+        None => it.filename.clone().unwrap(),
+    });
+    let names = validation.match_typed_subject_alt_names.iter();
+    let names: Vec<_> = names
+        .map(|it| format!("{} {}", it.san_type, string_match(it.matcher.as_ref().unwrap())))
+        .collect();
+    format!("to {} over {:?}, {trusted:?}, names {names:?}", context.sni, common.alpn_protocols)
+}
+
 fn tls(context: &CommonTlsContext) -> String {
     let own = &context.tls_certificate_provider_instance.as_ref().unwrap().instance_name;
     let validation = context.validation_context.as_ref().map(|it| {
@@ -192,6 +206,11 @@ fn described_for_envoys(cluster: &ClusterResource) -> String {
     let budget = thresholds.retry_budget.unwrap();
     let options = &cluster.typed_extension_protocol_options[HttpProtocolOptions::NAME];
     let options = HttpProtocolOptions::decode(options.value.clone()).unwrap();
+    let socket = cluster.transport_socket.as_ref().map(|it| {
+        let context = it.typed_config.as_ref().unwrap().value.clone();
+        let context = UpstreamTlsContext::decode(context).unwrap();
+        format!(", TLS {}", tls_of_envoys(&context))
+    });
     let versions = options.explicit_http_config;
     let protocol = match versions.map(|it| it.http2_protocol_options.is_some()) {
         Some(true) => "HTTP/2",
@@ -199,8 +218,9 @@ fn described_for_envoys(cluster: &ClusterResource) -> String {
         None => "HTTP of the request",
     };
     format!(
-        "{}, {protocol}, at most {} requests, {} % retries or {}",
+        "{}, {protocol}{}, at most {} requests, {} % retries or {}",
         policies(cluster.load_balancing_policy.as_ref().unwrap()),
+        socket.unwrap_or_default(),
         thresholds.max_requests.unwrap().value,
         budget.budget_percent.unwrap().value,
         budget.min_retry_concurrency.unwrap().value,

@@ -17,8 +17,10 @@ pub(super) fn endpoint_socket(tls: &EndpointTls) -> TransportSocket {
     let validation = CertificateValidation {
         match_subject_alt_names: accepted_names(tls),
         ca_certificate_provider_instance: Some(certificate_provider()),
+        ..CertificateValidation::default()
     };
-    UpstreamTlsContext { common_tls_context: Some(tls_context(Some(validation))) }.into()
+    let common_tls_context = Some(tls_context(Some(validation)));
+    UpstreamTlsContext { common_tls_context, ..UpstreamTlsContext::default() }.into()
 }
 
 /// Returns the names of which the certificate of an endpoint must have one; none if each is accepted.
@@ -26,8 +28,7 @@ fn accepted_names(tls: &EndpointTls) -> Vec<StringMatcher> {
     match &tls.roots {
         TrustAnchors::AcceptAny => return Vec::new(),
         TrustAnchors::Given(roots) if roots.is_empty() => {
-            let nothing = RegexMatcher { regex: NO_NAME.to_owned() };
-            return vec![StringMatcher { safe_regex: Some(nothing), ..StringMatcher::default() }];
+            return vec![no_name()];
         }
         TrustAnchors::System | TrustAnchors::Given(_) => {}
     }
@@ -40,11 +41,17 @@ fn accepted_names(tls: &EndpointTls) -> Vec<StringMatcher> {
     }
 }
 
+pub(super) fn no_name() -> StringMatcher {
+    let regex = RegexMatcher { regex: NO_NAME.to_owned() };
+    StringMatcher { safe_regex: Some(regex), ..StringMatcher::default() }
+}
+
 /// Returns what clients and servers have: their own certificate, and the check of the other side's.
 pub(super) fn tls_context(validation: Option<CertificateValidation>) -> CommonTlsContext {
     CommonTlsContext {
         validation_context: validation,
         tls_certificate_provider_instance: Some(certificate_provider()),
+        ..CommonTlsContext::default()
     }
 }
 

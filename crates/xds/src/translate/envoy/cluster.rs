@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use balance::Algorithm;
 use gateway::snapshot::{Backend, BackendSettings, EndpointProtocol};
 
+use super::tls::endpoint_socket;
 use crate::message::{
     AnyMessage, CircuitBreakers, ClusterResource, CommonLbConfig, ConfigSource, EdsClusterConfig,
     HttpProtocolOptions, HttpVersions, LeastRequest, LoadBalancingPolicy, MaglevHash, PercentValue,
@@ -40,6 +41,7 @@ pub(crate) fn cluster(backend: &Backend) -> ClusterResource {
             options,
         )]),
         outlier_detection: settings.health.passive.and_then(outlier_detection),
+        transport_socket: settings.tls.as_deref().map(|it| endpoint_socket(it, alpn(settings))),
         ..resource(&name::cluster(&backend.key), policy(settings.algorithm, slow_start))
     }
 }
@@ -79,6 +81,15 @@ fn protocol_options(settings: &BackendSettings) -> HttpProtocolOptions {
         }
     }
     options
+}
+
+/// Returns the protocols that TLS offers; none if they are those of the request.
+fn alpn(settings: &BackendSettings) -> Vec<String> {
+    match settings.protocol {
+        _ if settings.protocol_is_assumed => Vec::new(),
+        EndpointProtocol::Http1 => vec!["http/1.1".to_owned()],
+        EndpointProtocol::Http2 | EndpointProtocol::Http3 => vec!["h2".to_owned()],
+    }
 }
 
 /// Returns the policy. Envoy has no locality-weighted one for each of them, and needs none: all endpoints of a priority
