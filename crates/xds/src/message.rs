@@ -54,8 +54,8 @@ pub(crate) use route::{
     RouteMatcher, RuntimeFraction, StringMatcher, VirtualHost, WeightedClusters,
 };
 pub(crate) use tls::{
-    CertificateProvider, CertificateValidation, CommonTlsContext, DataSource, DownstreamTlsContext,
-    SubjectAltNameMatcher, TransportSocket, UpstreamTlsContext,
+    CertificateProvider, CertificateValidation, CommonTlsContext, DataSource, EndpointTlsContext,
+    ServerTlsContext, SubjectAltNameMatcher, TransportSocket,
 };
 pub(crate) use well_known::{AnyMessage, BoolValue, EmptyMessage, UInt64Value};
 

@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use super::api_keys::ApiKeySettings;
 use super::basic_auth::BasicAuthSettings;
 use super::external_auth::ExternalAuthSettings;
+use crate::objects::{CidrBlock, ClientAddressAccess};
 
 /// The settings of one target of a SecurityPolicy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +32,14 @@ pub struct ClientAddressRules {
     pub allowed: Vec<IpNet>,
     /// Networks of clients that may not, even if they are allowed.
     pub denied: Vec<IpNet>,
+}
+
+impl From<&ClientAddressAccess> for ClientAddressRules {
+    fn from(access: &ClientAddressAccess) -> Self {
+        let networks = |blocks: &[CidrBlock]| blocks.iter().map(|it| it.0).collect();
+        let ClientAddressAccess { allow, deny } = access;
+        Self { allowed: networks(allow), denied: networks(deny) }
+    }
 }
 
 impl ClientAddressRules {

@@ -8,9 +8,7 @@ use super::owner::OwnerObject;
 use super::report::ValidationFault;
 use super::route_policy::{RoutePolicies, RoutePolicy, full_name};
 use super::{api_keys, basic_auth};
-use crate::objects::{
-    CidrBlock, ClientAddressAccess, RouteTarget, SECURITY_POLICY, SecurityPolicySpec,
-};
+use crate::objects::{ClientAddressAccess, RouteTarget, SECURITY_POLICY, SecurityPolicySpec};
 use crate::snapshot::{ClientAddressRules, SecuritySettings};
 use crate::status::ConditionReason;
 
@@ -55,7 +53,7 @@ impl RoutePolicy<SecuritySettings> for SecurityPolicySpec {
         owner: OwnerObject<'_>,
         _: &RouteTarget,
     ) -> SecuritySettings {
-        let rules = self.client_addresses.as_ref().map(address_rules);
+        let rules = self.client_addresses.as_ref().map(ClientAddressRules::from);
         let namespace = &*owner.metadata.namespace;
         let policy = full_name(owner);
         let users = self.basic_auth.as_ref();
@@ -82,12 +80,6 @@ impl RoutePolicy<SecuritySettings> for SecurityPolicySpec {
     fn invalid_settings(policy: &str) -> Option<SecuritySettings> {
         Some(invalid(policy))
     }
-}
-
-pub(super) fn address_rules(access: &ClientAddressAccess) -> ClientAddressRules {
-    let networks = |blocks: &[CidrBlock]| blocks.iter().map(|it| it.0).collect();
-    let ClientAddressAccess { allow, deny } = access;
-    ClientAddressRules { allowed: networks(allow), denied: networks(deny) }
 }
 
 fn invalid(policy: &str) -> SecuritySettings {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::report::ValidationFault;
-use super::security::address_rules;
 use crate::objects::XdsServers;
 use crate::snapshot::{XdsServerAccess, XdsServerClients, XdsServerSettings, XdsServerTls};
 use crate::status::ConditionReason;
@@ -31,7 +30,7 @@ pub(super) fn settings(servers: Option<&XdsServers>, is_encrypted: bool) -> XdsS
 fn access(servers: &XdsServers) -> XdsServerAccess {
     let clients = XdsServerClients {
         names: servers.client_names.iter().map(|it| (&**it).into()).collect(),
-        addresses: address_rules(&servers.client_addresses),
+        addresses: (&servers.client_addresses).into(),
     };
     match clients == XdsServerClients::default() {
         true => XdsServerAccess::All,

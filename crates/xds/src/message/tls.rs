@@ -17,7 +17,7 @@ pub(crate) struct TransportSocket {
 
 /// `UpstreamTlsContext`: TLS of a client.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct UpstreamTlsContext {
+pub(crate) struct EndpointTlsContext {
     #[prost(message, optional, tag = "1")]
     pub(crate) common_tls_context: Option<CommonTlsContext>,
     /// The server name, which gRPC clients take from their target.
@@ -27,14 +27,14 @@ pub(crate) struct UpstreamTlsContext {
 
 /// `DownstreamTlsContext`: TLS of a server.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct DownstreamTlsContext {
+pub(crate) struct ServerTlsContext {
     #[prost(message, optional, tag = "1")]
     pub(crate) common_tls_context: Option<CommonTlsContext>,
     #[prost(message, optional, tag = "2")]
     pub(crate) require_client_certificate: Option<BoolValue>,
 }
 
-/// What both have.
+/// `CommonTlsContext`: settings of both.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct CommonTlsContext {
     #[prost(message, optional, tag = "3")]
@@ -54,7 +54,7 @@ pub(crate) struct CertificateValidation {
     /// One of them must match a name of the certificate, if there are any.
     #[prost(message, repeated, tag = "9")]
     pub(crate) match_subject_alt_names: Vec<StringMatcher>,
-    /// Whether an Envoy accepts other authorities.
+    /// The verification of authorities by an Envoy; 0: certificates of others are rejected.
     #[prost(int32, tag = "10")]
     pub(crate) trust_chain_verification: i32,
     #[prost(message, optional, tag = "13")]
@@ -112,14 +112,14 @@ impl TransportSocket {
     }
 }
 
-impl From<UpstreamTlsContext> for TransportSocket {
-    fn from(context: UpstreamTlsContext) -> Self {
+impl From<EndpointTlsContext> for TransportSocket {
+    fn from(context: EndpointTlsContext) -> Self {
         Self::of("UpstreamTlsContext", &context)
     }
 }
 
-impl From<DownstreamTlsContext> for TransportSocket {
-    fn from(context: DownstreamTlsContext) -> Self {
+impl From<ServerTlsContext> for TransportSocket {
+    fn from(context: ServerTlsContext) -> Self {
         Self::of("DownstreamTlsContext", &context)
     }
 }

@@ -14,11 +14,11 @@ use ipnet::IpNet;
 
 use super::tls::{certificate_provider, tls_context};
 use crate::message::{
-    AnyMessage, AuthenticatedPrincipal, BoolValue, CertificateValidation, CidrRange,
-    DownstreamTlsContext, EmptyMessage, FilterChain, HostAddress, HttpConnectionManager,
-    HttpFilter, ListenerResource, NetworkFilter, PrincipalSet, RbacFilter, RbacPermission,
-    RbacPolicy, RbacPrincipal, RbacRules, RouteConfiguration, RouteEntry, RouteMatcher,
-    StringMatcher, TransportSocket, VirtualHost,
+    AnyMessage, AuthenticatedPrincipal, BoolValue, CertificateValidation, CidrRange, EmptyMessage,
+    FilterChain, HostAddress, HttpConnectionManager, HttpFilter, ListenerResource, NetworkFilter,
+    PrincipalSet, RbacFilter, RbacPermission, RbacPolicy, RbacPrincipal, RbacRules,
+    RouteConfiguration, RouteEntry, RouteMatcher, ServerTlsContext, StringMatcher, TransportSocket,
+    VirtualHost,
 };
 
 /// Returns the listener of the servers at a port, without its name and address.
@@ -87,7 +87,7 @@ fn transport_socket(tls: XdsServerTls) -> Option<TransportSocket> {
         ca_certificate_provider_instance: Some(certificate_provider()),
         ..CertificateValidation::default()
     };
-    let context = DownstreamTlsContext {
+    let context = ServerTlsContext {
         common_tls_context: Some(tls_context(is_mutual.then_some(validation))),
         require_client_certificate: Some(BoolValue { value: is_mutual }),
     };

@@ -14,10 +14,10 @@ use gateway::TranslationSettings;
 
 use super::*;
 use crate::message::{
-    ClusterLoadAssignment, ClusterResource, CommonTlsContext, DownstreamTlsContext, HeaderMatcher,
+    ClusterLoadAssignment, ClusterResource, CommonTlsContext, EndpointTlsContext, HeaderMatcher,
     HeaderValueOption, HttpProtocolOptions, LbEndpoint, LeastRequest, LoadBalancingPolicy,
     OutlierDetection, PrincipalSet, RbacFilter, RbacPrincipal, RoundRobin, RouteConfiguration,
-    RouteEntry, StringMatcher, TimeSpan, TypedExtensionConfig, UpstreamTlsContext, WrrLocality,
+    RouteEntry, ServerTlsContext, StringMatcher, TimeSpan, TypedExtensionConfig, WrrLocality,
 };
 use crate::table::EndpointHealth;
 
@@ -92,7 +92,7 @@ fn output(input: &str) -> String {
             .unwrap();
         if let Some(ClusterResource { transport_socket, .. }) = encrypted_cluster(backend) {
             let socket = transport_socket.unwrap();
-            let context = UpstreamTlsContext::decode(socket.typed_config.unwrap().value).unwrap();
+            let context = EndpointTlsContext::decode(socket.typed_config.unwrap().value).unwrap();
             writeln!(out, "  with certificates: {}", tls(&context.common_tls_context.unwrap()))
                 .unwrap();
         }
@@ -137,7 +137,7 @@ fn described_server(listener: &ListenerResource) -> String {
     let chain = listener.default_filter_chain.as_ref().unwrap();
     let socket = chain.transport_socket.as_ref().map(|it| {
         let context = it.typed_config.as_ref().unwrap().value.clone();
-        let context = DownstreamTlsContext::decode(context).unwrap();
+        let context = ServerTlsContext::decode(context).unwrap();
         let is_required = context.require_client_certificate.unwrap().value;
         format!("{}, client certificate {is_required}", tls(&context.common_tls_context.unwrap()))
     });
@@ -154,7 +154,7 @@ fn described_server(listener: &ListenerResource) -> String {
     format!("{}; clients {access}", socket.unwrap_or_else(|| "plaintext".to_owned()))
 }
 
-fn tls_of_envoys(context: &UpstreamTlsContext) -> String {
+fn tls_of_envoys(context: &EndpointTlsContext) -> String {
     let common = context.common_tls_context.as_ref().unwrap();
     let validation = common.validation_context.as_ref().unwrap();
     let trusted = validation.trusted_ca.as_ref().map(|it| match &it.inline_string {
@@ -208,7 +208,7 @@ fn described_for_envoys(cluster: &ClusterResource) -> String {
     let options = HttpProtocolOptions::decode(options.value.clone()).unwrap();
     let socket = cluster.transport_socket.as_ref().map(|it| {
         let context = it.typed_config.as_ref().unwrap().value.clone();
-        let context = UpstreamTlsContext::decode(context).unwrap();
+        let context = EndpointTlsContext::decode(context).unwrap();
         format!(", TLS {}", tls_of_envoys(&context))
     });
     let versions = options.explicit_http_config;

@@ -5,8 +5,8 @@ use gateway::snapshot::{EndpointTls, SubjectName, TrustAnchors};
 
 use crate::bootstrap::CERTIFICATE_PROVIDER;
 use crate::message::{
-    CertificateProvider, CertificateValidation, CommonTlsContext, RegexMatcher, StringMatcher,
-    TransportSocket, UpstreamTlsContext,
+    CertificateProvider, CertificateValidation, CommonTlsContext, EndpointTlsContext, RegexMatcher,
+    StringMatcher, TransportSocket,
 };
 
 /// A regular expression that matches no name of a certificate, as none is empty.
@@ -20,7 +20,7 @@ pub(super) fn endpoint_socket(tls: &EndpointTls) -> TransportSocket {
         ..CertificateValidation::default()
     };
     let common_tls_context = Some(tls_context(Some(validation)));
-    UpstreamTlsContext { common_tls_context, ..UpstreamTlsContext::default() }.into()
+    EndpointTlsContext { common_tls_context, ..UpstreamTlsContext::default() }.into()
 }
 
 /// Returns the names of which the certificate of an endpoint must have one; none if each is accepted.

@@ -4,8 +4,8 @@ use data_encoding::BASE64;
 use gateway::snapshot::{EndpointTls, SubjectName, TrustAnchors};
 
 use crate::message::{
-    CertificateValidation, CommonTlsContext, DataSource, StringMatcher, SubjectAltNameMatcher,
-    TransportSocket, UpstreamTlsContext,
+    CertificateValidation, CommonTlsContext, DataSource, EndpointTlsContext, StringMatcher,
+    SubjectAltNameMatcher, TransportSocket,
 };
 use crate::translate::tls::no_name;
 
@@ -21,7 +21,7 @@ pub(super) fn endpoint_socket(tls: &EndpointTls, alpn_protocols: Vec<String>) ->
         alpn_protocols,
         ..CommonTlsContext::default()
     };
-    UpstreamTlsContext { common_tls_context: Some(context), sni: tls.server_name.to_string() }
+    EndpointTlsContext { common_tls_context: Some(context), sni: tls.server_name.to_string() }
         .into()
 }
 
