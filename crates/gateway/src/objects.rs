@@ -170,7 +170,8 @@ pub use shorthand::{
 };
 pub use stream_route::{StreamBackendRef, StreamRouteRule, StreamRouteSpec};
 pub use tls_route::TlsRouteSpec;
-pub use traffic_policy::{TrafficLimits, TrafficPolicySpec};
+pub(crate) use traffic_policy::PLAIN_TEXT;
+pub use traffic_policy::{DirectResponse, TrafficLimits, TrafficPolicySpec};
 
 /// An object of a supported kind. Objects are shared, not copied, because there may be thousands.
 #[derive(Clone, Debug, PartialEq)]

@@ -52,7 +52,7 @@ pub use tls::{
     ClientCertificates, EndpointTls, ListenerTls, PrivateKey, RevocationCheck, SniRule,
     SubjectName, TlsCertificate, TlsPayload, TlsTermination, TrustAnchors,
 };
-pub use traffic::TrafficSettings;
+pub use traffic::{DirectResponseSettings, ResponseContent, TrafficSettings};
 
 use ipnet::IpNet;
 

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use codec::head::{ByteSpan, RequestHead, ResponseHead};
 use gateway::snapshot::{
-    CorsPolicy, MirrorPolicy, RouteFilters, Rule, SecuritySettings, UrlScheme, WeightedTarget,
+    CorsPolicy, MirrorPolicy, RouteFilters, Rule, SecuritySettings, TrafficSettings, UrlScheme,
+    WeightedTarget,
 };
 
 use crate::failure::Failure;
@@ -90,6 +91,12 @@ impl RequestFilters {
         self.rule.filters.as_ref()?.traffic.as_ref()?.max_body_bytes
     }
 
+    /// Returns the settings with a response in place of that of an endpoint, if there is one.
+    pub(crate) fn direct_response(&self) -> Option<&Arc<TrafficSettings>> {
+        let settings = self.rule.filters.as_ref()?.traffic.as_ref();
+        settings.filter(|it| it.direct_response.is_some())
+    }
+
     /// Answers in place of the endpoint if a filter requires it. Returns true if the response's
     /// head is complete.
     pub(crate) fn answer(
@@ -106,7 +113,8 @@ impl RequestFilters {
             cors::answer_preflight(cors, origin, request, response);
             return Ok(true);
         }
-        let Some(redirect) = &filters.redirect else { return Ok(false) };
+        let redirect = filters.redirect.as_ref().filter(|_| self.direct_response().is_none());
+        let Some(redirect) = redirect else { return Ok(false) };
         redirect::answer(redirect, request, scheme, port, response)?;
         self.change_response(request, response);
         Ok(true)

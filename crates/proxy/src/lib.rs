@@ -77,6 +77,8 @@ mod rate_limit;
 mod credentials;
 /// Authorization of requests by other servers.
 mod external_auth;
+/// Responses of a policy in place of those of endpoints.
+mod direct_response;
 /// The share of one client address in a backend's slots.
 mod address_share;
 /// The Outcome of an attempt.

@@ -375,16 +375,6 @@ async fn flush(
     .await
 }
 
-/// Answers with the head that `exchange` holds and no body: the decision of a route filter.
-pub(crate) async fn reply(context: &mut RequestContext<'_>) -> ConnectionOutcome {
-    send_local_response(context, b"").await
-}
-
-/// Answers with the head that `exchange` holds and this body: the answer of an authorizer.
-pub(crate) async fn reply_with(context: &mut RequestContext<'_>, body: &[u8]) -> ConnectionOutcome {
-    send_local_response(context, body).await
-}
-
 /// Answers in place of the endpoint: describes the failure in the body and in `Proxy-Status`.
 pub(crate) async fn answer(context: &mut RequestContext<'_>) -> ConnectionOutcome {
     let RequestContext { worker, client, exchange, record } = context;
@@ -434,7 +424,7 @@ pub(crate) async fn answer(context: &mut RequestContext<'_>) -> ConnectionOutcom
         filtering.allow_origin(request, response);
         filtering.add_cookies(response);
     }
-    send_local_response(context, body.as_bytes()).await
+    reply_with(context, body.as_bytes()).await
 }
 
 /// The answer of a backend without a free slot, or without an endpoint.
@@ -482,8 +472,9 @@ fn describe(
     format!("{}\n", failure.details())
 }
 
-/// Sends the head that `exchange` holds, and `body`, as a response of the proxy itself.
-async fn send_local_response(context: &mut RequestContext<'_>, body: &[u8]) -> ConnectionOutcome {
+/// Sends the head that `exchange` holds, and `body`, as a response of the proxy itself. The body may be empty: the
+/// decision of a route filter.
+pub(crate) async fn reply_with(context: &mut RequestContext<'_>, body: &[u8]) -> ConnectionOutcome {
     let RequestContext { worker, client, exchange, record } = context;
     let active_config = worker.config();
     let Some(listener) = client.listener(&active_config) else { return ConnectionOutcome::Abort };
@@ -514,10 +505,10 @@ fn put_local_response(
 ) -> Result<(), Failure> {
     let Exchange { request, response, download, .. } = exchange;
     let length = body.len() as u64;
-    // A 204 has no body by definition (RFC 9110 §8.6), and the end of a stream needs no length. `grpc-status` in a head
-    // is valid only if nothing follows the head.
+    // A 204 and a 304 have no body by definition (RFC 9110 §8.6), and the end of a stream needs no length. `grpc-status`
+    // in a head is valid only if nothing follows the head.
     let ends_stream = body.is_empty() && request.version.has_streams();
-    let has_length = response.status != 204 && !ends_stream;
+    let has_length = !matches!(response.status, 204 | 304) && !ends_stream;
     let has_body = has_length && request.method != RequestMethod::Head;
     response.length_of_absent_body = has_length.then_some(length);
     let framing = if has_body { BodyFraming::Length(length) } else { BodyFraming::None };

@@ -216,6 +216,8 @@ async fn nginx_snippets_change_fields_and_restrict_clients() -> Result {
         ("office.test", "allow 192.0.2.0/24;\ndeny all;", 403),
         ("local.test", "allow 127.0.0.0/8; allow ::1;\ndeny all;", 200),
         ("gone.test", "return 403;", 403),
+        ("lost.test", "return 404;", 404),
+        ("text.test", "default_type text/plain;\nreturn 200 \"ok\\n\";", 200),
         ("moved.test", "return 308 https://new.test$request_uri;", 308),
     ];
     let mut all = vec![ingress_class(), objects::service("shop")];
@@ -239,6 +241,11 @@ async fn nginx_snippets_change_fields_and_restrict_clients() -> Result {
             let seen = endpoint.requests().pop().context("no request")?;
             ensure!(seen.head.field("x-tenant").as_deref() == Some("blue"), "{seen:?}");
             ensure!(!seen.head.has_field("x-secret"), "{seen:?}");
+        }
+        if host == "text.test" {
+            ensure!(response.text() == "ok\n", "{response:?}");
+            let content_type = response.field("content-type");
+            ensure!(content_type.as_deref() == Some("text/plain"), "{response:?}");
         }
         if status == 308 {
             let location = response.field("location");

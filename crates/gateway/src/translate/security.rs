@@ -6,9 +6,11 @@ use super::external_auth;
 use super::index::{ObjectIndex, SECURITY_POLICY};
 use super::owner::OwnerObject;
 use super::report::ValidationFault;
-use super::route_policy::{RoutePolicies, RoutePolicy, full_name};
+use super::route_policy::{FaultyPolicy, RoutePolicies, RoutePolicy, full_name};
 use super::{api_keys, basic_auth};
-use crate::objects::{CidrBlock, ClientAddressAccess, RouteTarget, SecurityPolicySpec};
+use crate::objects::{
+    CidrBlock, ClientAddressAccess, InvalidObject, RouteTarget, SecurityPolicySpec,
+};
 use crate::snapshot::{ClientAddressRules, SecuritySettings};
 use crate::status::ConditionReason;
 
@@ -17,7 +19,6 @@ pub(super) type SecurityPolicies<'a> = RoutePolicies<'a, SecuritySettings>;
 
 impl RoutePolicy<SecuritySettings> for SecurityPolicySpec {
     const KIND: &'static str = SECURITY_POLICY;
-    const CONSEQUENCE: &'static str = "all requests to its targets are answered with 500";
 
     fn targets(&self) -> &[RouteTarget] {
         &self.target_refs
@@ -81,9 +82,24 @@ impl RoutePolicy<SecuritySettings> for SecurityPolicySpec {
         }
     }
 
-    // Without the settings of a policy it is unknown which clients may send requests.
-    fn invalid_settings(policy: &str) -> Option<SecuritySettings> {
-        Some(invalid(policy))
+    fn faulty(
+        &self,
+        _: &ObjectIndex<'_>,
+        owner: OwnerObject<'_>,
+    ) -> FaultyPolicy<SecuritySettings> {
+        closed(&full_name(owner))
+    }
+
+    fn unreadable(policy: &str, _: &InvalidObject) -> FaultyPolicy<SecuritySettings> {
+        closed(policy)
+    }
+}
+
+/// Returns the effect of a policy without settings: it is unknown which clients may send requests.
+fn closed(policy: &str) -> FaultyPolicy<SecuritySettings> {
+    FaultyPolicy {
+        consequence: "all requests to its targets are answered with 500",
+        settings: Some(invalid(policy)),
     }
 }
 

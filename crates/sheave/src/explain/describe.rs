@@ -7,9 +7,9 @@ use gateway::matching::{
     RuleVerdict, UnmetCondition, ValuePattern,
 };
 use gateway::snapshot::{
-    AllowList, AuthorizerTarget, ClientAddressRules, CongestionControl, EndpointSpec,
-    ExternalAuthSettings, HeaderEdits, Http3Settings, KeyedRateLimit, ListenerTls, MirrorPolicy,
-    PathRewrite, RateLimitKey, RateLimitSettings, RedirectAction, RouteFilters, Rule,
+    AllowList, AuthorizerTarget, ClientAddressRules, CongestionControl, DirectResponseSettings,
+    EndpointSpec, ExternalAuthSettings, HeaderEdits, Http3Settings, KeyedRateLimit, ListenerTls,
+    MirrorPolicy, PathRewrite, RateLimitKey, RateLimitSettings, RedirectAction, RouteFilters, Rule,
     SecuritySettings, Snapshot, TlsPayload, TrafficSettings,
 };
 use ipnet::IpNet;
@@ -255,9 +255,17 @@ fn rate_limit_line(policy: &RateLimitSettings, keyed: &KeyedRateLimit) -> String
 }
 
 fn traffic_lines(settings: &TrafficSettings) -> Vec<String> {
-    let TrafficSettings { policy, max_body_bytes } = settings;
+    let TrafficSettings { policy, max_body_bytes, direct_response } = settings;
     let body = max_body_bytes.map(|most| format!("request body up to {most} bytes, else 413"));
-    body.into_iter().map(|line| format!("{line} (TrafficPolicy {policy})")).collect()
+    let direct = direct_response.as_ref().map(|direct| match direct {
+        DirectResponseSettings::Response { status, content } => {
+            let content = content.as_ref().map(|it| format!(" and {it:?}")).unwrap_or_default();
+            format!("answers with {status}{content} in place of an endpoint")
+        }
+        DirectResponseSettings::Invalid => "500 for all requests: the policy is invalid".to_owned(),
+    });
+    let lines = body.into_iter().chain(direct);
+    lines.map(|line| format!("{line} (TrafficPolicy {policy})")).collect()
 }
 
 fn redirection(redirect: &RedirectAction) -> String {

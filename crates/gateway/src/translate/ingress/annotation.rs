@@ -33,8 +33,8 @@ use super::super::index::ObjectIndex;
 use super::super::report::TranslationReport;
 use super::dialect::{AnnotationDialect, AnnotationKey};
 use crate::objects::{
-    BackendPolicySpec, BasicAuthentication, ClientAddressAccess, CorsFilter, ExternalAuth,
-    IngressSpec, RequestRateLimit, TrafficLimits, TypedObject,
+    BackendPolicySpec, BasicAuthentication, ClientAddressAccess, CorsFilter, DirectResponse,
+    ExternalAuth, IngressSpec, RequestRateLimit, TrafficLimits, TypedObject,
 };
 
 pub(super) use backend::BackendAnnotation;
@@ -90,6 +90,8 @@ pub(super) struct AnnotationSettings {
     pub(super) rates: Vec<RequestRateLimit>,
     /// The limits of the size of requests.
     pub(super) traffic: TrafficLimits,
+    /// The response to every request.
+    pub(super) direct_response: Option<DirectResponse>,
     /// True if an annotation that restricts access is not supported or invalid, so that all requests are denied.
     pub(super) denies_all: bool,
 }
@@ -109,6 +111,7 @@ struct AnnotationReader {
     rewrite: IngressRewrite,
     redirects: IngressRedirects,
     snippet_headers: SnippetHeaders,
+    direct_response: Option<DirectResponse>,
     traffic: TrafficLimits,
     denies_all: bool,
 }
@@ -168,6 +171,7 @@ pub(super) fn annotation_settings(
         cors: reader.cors.into_filter(),
         rates: reader.rates.into_limits(),
         traffic: reader.traffic,
+        direct_response: reader.direct_response,
         denies_all,
     }
 }

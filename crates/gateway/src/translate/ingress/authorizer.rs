@@ -159,6 +159,7 @@ fn is_open(settings: &AnnotationSettings) -> bool {
         && access.allow.is_empty()
         && access.deny.is_empty()
         && settings.redirects.all.is_none()
+        && settings.direct_response.is_none()
         && settings.rewrite.target.is_none()
         && settings.rewrite.host.is_none()
         && !settings.rewrite.uses_patterns

@@ -41,9 +41,14 @@ pub(super) fn add(
         let policy = policy("SecurityPolicy", ingress, spec, expansion);
         expansion.objects.push(ApiObject::SecurityPolicy(policy));
     }
-    if settings.traffic != TrafficLimits::default() {
-        let target_refs = target_refs.clone();
-        let spec = TrafficPolicySpec { target_refs, limits: settings.traffic.clone() };
+    // A response in place of the answer 500 would open what is closed.
+    let direct_response = settings.direct_response.clone().filter(|_| !settings.denies_all);
+    if settings.traffic != TrafficLimits::default() || direct_response.is_some() {
+        let spec = TrafficPolicySpec {
+            target_refs: target_refs.clone(),
+            limits: settings.traffic.clone(),
+            direct_response,
+        };
         let policy = policy("TrafficPolicy", ingress, spec, expansion);
         expansion.objects.push(ApiObject::TrafficPolicy(policy));
     }
