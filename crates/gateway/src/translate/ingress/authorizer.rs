@@ -9,7 +9,8 @@ use super::backend::backend_ref;
 use super::class_hosts::pattern;
 use crate::matching::{HostPattern, PathPattern};
 use crate::objects::{
-    AuthorizerRef, BackendRef, ExternalAuth, IngressPath, IngressPathType, IngressSpec, TypedObject,
+    BackendObjectRef, BackendRef, ExternalAuth, IngressPath, IngressPathType, IngressSpec,
+    TypedObject,
 };
 
 /// An Ingress with its settings.
@@ -96,9 +97,9 @@ fn authority(url: &AuthorizerUrl) -> String {
     format!("{}{port}", url.host)
 }
 
-fn reference((namespace, name, port): ServicePortName) -> AuthorizerRef {
+fn reference((namespace, name, port): ServicePortName) -> BackendObjectRef {
     let (namespace, port) = (Some(namespace), Some(port));
-    AuthorizerRef { group: None, kind: None, namespace, name, port }
+    BackendObjectRef { group: None, kind: None, namespace, name, port }
 }
 
 /// Returns namespace and name of the Service that a name in DNS stands for.
