@@ -170,8 +170,9 @@ pub use shorthand::{
 };
 pub use stream_route::{StreamBackendRef, StreamRouteRule, StreamRouteSpec};
 pub use tls_route::TlsRouteSpec;
-pub(crate) use traffic_policy::PLAIN_TEXT;
-pub use traffic_policy::{DirectResponse, TrafficLimits, TrafficPolicySpec};
+pub use traffic_policy::{
+    ConfigMapValueRef, DirectResponse, ErrorPage, StatusRange, TrafficLimits, TrafficPolicySpec,
+};
 
 /// An object of a supported kind. Objects are shared, not copied, because there may be thousands.
 #[derive(Clone, Debug, PartialEq)]

@@ -52,7 +52,9 @@ pub use tls::{
     ClientCertificates, EndpointTls, ListenerTls, PrivateKey, RevocationCheck, SniRule,
     SubjectName, TlsCertificate, TlsPayload, TlsTermination, TrustAnchors,
 };
-pub use traffic::{DirectResponseSettings, ResponseContent, TrafficSettings};
+pub use traffic::{
+    DirectResponseSettings, ErrorPageSettings, ErrorPageSource, ResponseContent, TrafficSettings,
+};
 
 use ipnet::IpNet;
 

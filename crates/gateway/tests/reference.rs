@@ -293,7 +293,7 @@ fn type_name(field: &Value) -> String {
         return values.join(" or ");
     }
     if field["x-kubernetes-int-or-string"] == json!(true) {
-        return "whole number".to_owned();
+        return field["format"].as_str().unwrap_or("whole number").to_owned();
     }
     match (field["type"].as_str(), field["format"].as_str()) {
         (_, Some("duration")) => "duration, 0s to 24h".to_owned(),

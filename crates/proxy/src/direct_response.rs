@@ -63,6 +63,7 @@ mod tests {
             policy: "default/closed".into(),
             max_body_bytes: None,
             direct_response: Some(DirectResponseSettings::Invalid),
+            error_pages: Vec::new(),
         };
         let filters = RouteFilters { traffic: Some(Arc::new(settings)), ..RouteFilters::default() };
         let rule = Arc::new(Rule {

@@ -13,6 +13,7 @@ use gateway::snapshot::{
     WeightedTarget,
 };
 
+use crate::error_page::ErrorPage;
 use crate::failure::Failure;
 use crate::rate_limit::RateLimitRejection;
 
@@ -41,6 +42,8 @@ pub(crate) struct RequestFilters {
     pub(crate) rejection: Option<Box<RateLimitRejection>>,
     /// Cookies of the authorizer, for the client.
     pub(crate) cookies: Option<Box<AuthorizerCookies>>,
+    /// True if the request is as its endpoint gets it.
+    pub(crate) has_changed_request: bool,
 }
 
 impl RequestFilters {
@@ -55,7 +58,14 @@ impl RequestFilters {
             return None;
         }
         let origin = request.fields.find_span("origin");
-        Some(Self { rule: Arc::clone(rule), target, origin, rejection: None, cookies: None })
+        Some(Self {
+            rule: Arc::clone(rule),
+            target,
+            origin,
+            rejection: None,
+            cookies: None,
+            has_changed_request: false,
+        })
     }
 
     /// Checks if a client with this address may send the request.
@@ -97,6 +107,17 @@ impl RequestFilters {
         settings.filter(|it| it.direct_response.is_some())
     }
 
+    /// Returns the page for an error response with this status.
+    pub(crate) fn error_page(&self, status: u16, has_no_endpoint: bool) -> Option<ErrorPage> {
+        let settings = self.rule.filters.as_ref()?.traffic.as_ref()?;
+        ErrorPage::find(settings, status, has_no_endpoint)
+    }
+
+    /// Returns the name of the rule: `namespace/route/rule`.
+    pub(crate) fn rule_name(&self) -> &str {
+        &self.rule.name
+    }
+
     /// Answers in place of the endpoint if a filter requires it. Returns true if the response's
     /// head is complete.
     pub(crate) fn answer(
@@ -121,7 +142,8 @@ impl RequestFilters {
     }
 
     /// Applies the filters to the client's request before it goes to the endpoint.
-    pub(crate) fn change_request(&self, request: &mut RequestHead) {
+    pub(crate) fn change_request(&mut self, request: &mut RequestHead) {
+        self.has_changed_request = true;
         for filters in self.all() {
             if let Some(rewrite) = &filters.rewrite {
                 rewrite::apply(rewrite, request);

@@ -79,6 +79,8 @@ mod credentials;
 mod external_auth;
 /// Responses of a policy in place of those of endpoints.
 mod direct_response;
+/// Error pages.
+mod error_page;
 /// The share of one client address in a backend's slots.
 mod address_share;
 /// The Outcome of an attempt.

@@ -23,6 +23,7 @@ use crate::credentials;
 use crate::dial::abandon;
 use crate::dial::attempt::AttemptConnection;
 use crate::dial::pool::{self, CompletedExchange};
+use crate::error_page::{self, ErrorPage};
 use crate::exchange::{ConnectionOutcome, Exchange};
 use crate::failure::Failure;
 use crate::filter::RequestFilters;
@@ -48,7 +49,10 @@ pub(crate) async fn relay(
     let streams = context.exchange.grpc_call.is_some() && !context.exchange.upload.is_read();
     load_report::record(worker, &attempt.slot, policy, &response.fields);
     prepare(worker, policy.client, response);
-    apply_filters(context, &attempt);
+    if let Some(page) = apply_filters(context, &attempt) {
+        // On the heap, so that the other requests need no memory for it.
+        return Ok(Box::pin(error_page::replace(context, attempt, page)).await);
+    }
     if context.exchange.response.upgrade {
         return tunnel::tunnel(context, attempt).await;
     }
@@ -120,20 +124,25 @@ fn prepare(worker: &Worker, settings: &ClientSettings, response: &mut ResponseHe
     }
 }
 
-/// Applies filters, session affinity and `Alt-Svc` to the endpoint's response.
-fn apply_filters(context: &mut AttemptContext<'_>, attempt: &AttemptConnection) {
+/// Applies filters, session affinity and `Alt-Svc` to the endpoint's response. Returns the page that replaces it.
+fn apply_filters(
+    context: &mut AttemptContext<'_>,
+    attempt: &AttemptConnection,
+) -> Option<ErrorPage> {
     let AttemptContext { worker, client, exchange, policy, .. } = context;
     let Exchange { request, response, filters: filtering, .. } = exchange;
     alt_svc::remove_from_endpoint(policy.alt_svc, response);
-    if let Some(filtering) = filtering {
+    let page = filtering.as_ref().and_then(|filtering| {
         filtering.change_response(request, response);
-    }
+        filtering.error_page(response.status, false)
+    });
     if let Some(affinity) = &policy.affinity {
         let (current, is_secure) =
             (&policy.backend_config, client.origin.scheme == UrlScheme::Https);
         affinity.apply_to_response(worker.index, current, &attempt.slot, response, is_secure);
     }
     alt_svc::advertise(policy.alt_svc, request, response);
+    page.filter(|_| error_page::is_replaceable(exchange))
 }
 
 /// Writes the head into the pump. Returns true if the client may send another request.
@@ -420,9 +429,13 @@ pub(crate) async fn answer(context: &mut RequestContext<'_>) -> ConnectionOutcom
     let (error, details) = (failure.attributes().proxy_error, failure.details());
     let status = format!("{PSEUDONYM}; error={error}; details=\"{details}\"");
     response.fields.add(KnownFieldName::ProxyStatus, status);
-    if let Some(filtering) = filtering {
+    let page = filtering.as_ref().and_then(|filtering| {
         filtering.allow_origin(request, response);
         filtering.add_cookies(response);
+        filtering.error_page(response.status, failure == Failure::NoEndpoint)
+    });
+    if let Some(page) = page.filter(|_| error_page::may_follow(failure, exchange)) {
+        return Box::pin(error_page::send(context, &page, body.as_bytes())).await;
     }
     reply_with(context, body.as_bytes()).await
 }

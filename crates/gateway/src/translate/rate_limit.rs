@@ -71,7 +71,12 @@ impl RoutePolicy<RateLimitSettings> for RateLimitPolicySpec {
         }
     }
 
-    fn faulty(&self, _: &ObjectIndex<'_>, _: OwnerObject<'_>) -> FaultyPolicy<RateLimitSettings> {
+    fn faulty(
+        &self,
+        _: &ObjectIndex<'_>,
+        _: OwnerObject<'_>,
+        _: &RouteTarget,
+    ) -> FaultyPolicy<RateLimitSettings> {
         FaultyPolicy::LEFT_OUT
     }
 

@@ -28,7 +28,12 @@ pub(super) trait RoutePolicy<T: PartialEq> {
     fn settings(&self, index: &ObjectIndex<'_>, owner: OwnerObject<'_>, target: &RouteTarget) -> T;
 
     /// Returns what becomes of the targets if there are faults.
-    fn faulty(&self, index: &ObjectIndex<'_>, owner: OwnerObject<'_>) -> FaultyPolicy<T>;
+    fn faulty(
+        &self,
+        index: &ObjectIndex<'_>,
+        owner: OwnerObject<'_>,
+        target: &RouteTarget,
+    ) -> FaultyPolicy<T>;
 
     /// Returns what becomes of the targets of a policy that cannot be read. `policy` is its namespace and name.
     fn unreadable(policy: &str, object: &InvalidObject) -> FaultyPolicy<T>;
@@ -71,7 +76,7 @@ pub(super) fn route_policies<'a, T: PartialEq, P: RoutePolicy<T>>(
             let (settings, consequence) = match faults.is_empty() {
                 true => (Some(policy.spec.settings(index, owner, target)), ""),
                 false => {
-                    let faulty = policy.spec.faulty(index, owner);
+                    let faulty = policy.spec.faulty(index, owner, target);
                     (faulty.settings, faulty.consequence)
                 }
             };

@@ -86,6 +86,7 @@ impl RoutePolicy<SecuritySettings> for SecurityPolicySpec {
         &self,
         _: &ObjectIndex<'_>,
         owner: OwnerObject<'_>,
+        _: &RouteTarget,
     ) -> FaultyPolicy<SecuritySettings> {
         closed(&full_name(owner))
     }

@@ -19,6 +19,7 @@ use crate::clock;
 use crate::context::AttemptContext;
 use crate::dial::attempt::{AttemptConnection, poll_head};
 use crate::dial::pool::{self, CompletedExchange};
+use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::outcome::AttemptConclusion;
 use crate::relay;
@@ -36,6 +37,20 @@ pub(crate) fn abandon(context: &mut AttemptContext<'_>, attempt: AttemptConnecti
         return;
     }
     attempt.slot.backend.counters[worker.index].abandoned.add(1);
+    drain_apart(context, attempt);
+}
+
+/// Discards the rest of a response, whose head `exchange` holds, so that its connection can be used again.
+pub(crate) fn discard(context: &mut AttemptContext<'_>, attempt: AttemptConnection) {
+    let Exchange { response, download, .. } = &mut *context.exchange;
+    let from = attempt.connection.stream.framing(response.framing);
+    download.start(from, BodyFraming::None);
+    drain_apart(context, attempt);
+}
+
+/// Drains the request, while its client goes on.
+fn drain_apart(context: &mut AttemptContext<'_>, attempt: AttemptConnection) {
+    let AttemptContext { worker, exchange, policy, .. } = context;
     let until = clock::now() + policy.backend_settings().abandoned_timeout;
     let upload_broken = attempt.upload_broken;
     let rest = AbandonedRequest {

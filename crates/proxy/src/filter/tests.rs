@@ -37,7 +37,8 @@ fn rule(filters: RouteFilters) -> Arc<Rule> {
 /// Returns the request as the endpoint gets it.
 fn changed(filters: RouteFilters, head: &str) -> String {
     let mut request = request(head);
-    let filtering = RequestFilters::new(&rule(filters), None, &request).expect("there are filters");
+    let rule = rule(filters);
+    let mut filtering = RequestFilters::new(&rule, None, &request).expect("there are filters");
     filtering.change_request(&mut request);
     let mut out = Vec::new();
     write::request_head(&request, request.framing, request.upgrade, &mut out);

@@ -48,6 +48,7 @@ pub(super) fn add(
             target_refs: target_refs.clone(),
             limits: settings.traffic.clone(),
             direct_response,
+            error_pages: Vec::new(),
         };
         let policy = policy("TrafficPolicy", ingress, spec, expansion);
         expansion.objects.push(ApiObject::TrafficPolicy(policy));

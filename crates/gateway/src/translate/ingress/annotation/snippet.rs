@@ -134,7 +134,8 @@ impl SnippetDirective {
         }
         let body = text.filter(|it| !it.is_empty()).cloned();
         let content_type = CONTENT_TYPE.to_owned();
-        reader.direct_response = Some(DirectResponse { status, body, content_type });
+        reader.direct_response =
+            Some(DirectResponse { status, body, body_ref: None, content_type });
         Ok(())
     }
 
@@ -383,7 +384,7 @@ mod tests {
     fn the_first_return_is_the_response() {
         let response = |snippet: &str| {
             let reader = read(snippet).unwrap();
-            let DirectResponse { status, body, content_type } = reader.direct_response.unwrap();
+            let DirectResponse { status, body, content_type, .. } = reader.direct_response.unwrap();
             format!("{status} {} {content_type}", body.unwrap_or_default())
         };
         assert_eq!(response("return 404; return 200;"), "404  text/html");
