@@ -215,8 +215,11 @@ async fn query(
     let route = record.rule.unwrap_or_default();
     let query = EndpointQuery { worker, target, request: &question, route, until };
     let answer = match query.ask(client).await {
-        Ok(QueryAnswer { body: None, .. }) => Err(QueryFailure::Unusable),
-        answer => answer,
+        Ok(answer) if answer.body.is_some() && (200..600).contains(&answer.head.status) => {
+            Ok(answer)
+        }
+        Ok(_) => Err(QueryFailure::Unusable),
+        Err(failure) => Err(failure),
     };
     let outcome = answer
         .as_ref()

@@ -35,6 +35,9 @@ pub fn certificate_objects(
     for (namespace, name) in ingress::secrets(&index) {
         references.found.insert(CertificateObject::new("Secret", namespace, name));
     }
+    for (namespace, name) in ingress::config_maps(&index) {
+        references.found.insert(CertificateObject::new("ConfigMap", namespace, name));
+    }
     references.found
 }
 

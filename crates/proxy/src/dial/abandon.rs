@@ -42,7 +42,11 @@ pub(crate) fn abandon(context: &mut AttemptContext<'_>, attempt: AttemptConnecti
 
 /// Discards the rest of a response, whose head `exchange` holds, so that its connection can be used again.
 pub(crate) fn discard(context: &mut AttemptContext<'_>, attempt: AttemptConnection) {
-    let Exchange { response, download, .. } = &mut *context.exchange;
+    let Exchange { response, download, upload, .. } = &mut *context.exchange;
+    // The end of a stream would make a part of a request look complete; its reset does not.
+    if attempt.connection.stream_guard.is_some() && !upload.is_done() {
+        return;
+    }
     let from = attempt.connection.stream.framing(response.framing);
     download.start(from, BodyFraming::None);
     drain_apart(context, attempt);

@@ -43,12 +43,14 @@ pub(super) fn add(
     }
     // A response in place of the answer 500 would open what is closed.
     let direct_response = settings.direct_response.clone().filter(|_| !settings.denies_all);
-    if settings.traffic != TrafficLimits::default() || direct_response.is_some() {
+    let error_pages = Vec::from_iter(settings.error_page.clone());
+    let is_default = settings.traffic == TrafficLimits::default();
+    if !is_default || direct_response.is_some() || !error_pages.is_empty() {
         let spec = TrafficPolicySpec {
             target_refs: target_refs.clone(),
             limits: settings.traffic.clone(),
             direct_response,
-            error_pages: Vec::new(),
+            error_pages,
         };
         let policy = policy("TrafficPolicy", ingress, spec, expansion);
         expansion.objects.push(ApiObject::TrafficPolicy(policy));

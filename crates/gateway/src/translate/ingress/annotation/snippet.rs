@@ -228,6 +228,12 @@ impl AccessDirectives {
     }
 }
 
+/// Sets a field, in place of a directive that sets it.
+pub(super) fn set_field(edits: &mut HeaderModifier, name: &str, value: &str) -> Result<(), String> {
+    edits.set.retain(|field| !field.name.eq_ignore_ascii_case(name));
+    add_field(&mut edits.set, name, value)
+}
+
 /// Sets a field, or removes it if the value is empty.
 fn change_field(edits: &mut HeaderModifier, name: &str, value: &str) -> Result<(), String> {
     if !value.is_empty() {
