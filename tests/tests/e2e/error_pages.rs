@@ -65,7 +65,8 @@ async fn a_page_replaces_the_body_of_an_endpoint_and_keeps_its_connection() -> R
     ]);
     let fixture = fixture(EndpointBehaviour::answering(LOST), &[map, policy(pages)]).await?;
     let mut client = fixture.client().await?;
-    for method in ["GET", "HEAD", "GET", "POST", "GET"] {
+    // The endpoint sends a body in answer to HEAD too, which ends its connection.
+    for method in ["GET", "GET", "GET", "HEAD"] {
         let response = client.exchange(method, "/a", &[], b"").await?;
         ensure!(response.status() == 404, "{method}: {response:?}");
         ensure!(response.field("content-type").as_deref() == Some("text/html"), "{response:?}");
@@ -82,22 +83,23 @@ async fn a_page_replaces_the_body_of_an_endpoint_and_keeps_its_connection() -> R
         fixture.sheave.wait_until_idle().await?;
     }
     let counts = fixture.endpoint().counts();
-    ensure!(counts.requests == 5 && counts.accepted == 1, "{counts:?}");
+    ensure!(counts.requests == 4 && counts.accepted == 1, "{counts:?}");
     Ok(())
 }
 
 #[tokio::test]
 async fn other_statuses_and_grpc_calls_have_no_page() -> Result {
-    let pages = || policy(json!([{ "statuses": ["500-599"], "body": "page" }]));
-    let fixture = fixture(EndpointBehaviour::answering(LOST), &[pages()]).await?;
+    let pages = policy(json!([{ "statuses": ["500-599"], "body": "page" }]));
+    let fixture = fixture(EndpointBehaviour::answering(LOST), &[pages]).await?;
     ensure!(get(&fixture).await?.text() == "endpoint!");
-    let server = Http2TestEndpoint::start(|call: ReceivedRequest| async move {
-        call.end_with(tests::http2::status(503))
-    })
-    .await?;
-    let fixture = GrpcFixture::of(&[&server], &[pages()]).await?;
+    let server =
+        Http2TestEndpoint::start(|call: ReceivedRequest| async move { call.reply(b"hello").await })
+            .await?;
+    let mut pages = policy(json!([{ "statuses": ["400-599"], "body": "page" }]));
+    pages["spec"]["limits"] = json!({ "bodyBytes": 1 });
+    let fixture = GrpcFixture::of(&[&server], &[pages]).await?;
     let answer = fixture.client().await?.call(METHOD, b"one").await?;
-    ensure!(answer.code == grpc::UNAVAILABLE, "{answer:?}");
+    ensure!(answer.code == grpc::RESOURCE_EXHAUSTED, "{answer:?}");
     Ok(())
 }
 
