@@ -4,11 +4,10 @@
 //! an answer the client gets the status of the error and a short text.
 
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use codec::head::{BodyFraming, FieldSection, KnownFieldName};
-use gateway::snapshot::{BackendKey, ErrorPageSettings, ErrorPageSource, TrafficSettings};
+use gateway::snapshot::{BackendKey, ErrorPageSource};
 
 use crate::active_config::WorkerConfig;
 use crate::backend::BackendRef;
@@ -20,6 +19,7 @@ use crate::dial::query::{EndpointQuery, QueryAnswer, QueryFailure};
 use crate::dial::subrequest::SubrequestTarget;
 use crate::exchange::{ConnectionOutcome, Exchange};
 use crate::failure::Failure;
+use crate::filter::error_page::ErrorPage;
 use crate::grpc::GrpcCall;
 use crate::relay;
 use crate::retry;
@@ -79,34 +79,6 @@ impl ErrorPageOutcome {
             QueryFailure::TimedOut => Self::TimedOut,
             QueryFailure::Unavailable | QueryFailure::Unusable => Self::Failed,
         }
-    }
-}
-
-/// The page for a response.
-#[derive(Clone)]
-pub(crate) struct ErrorPage {
-    settings: Arc<TrafficSettings>,
-    index: usize,
-}
-
-impl ErrorPage {
-    /// Returns the page for a response with this status.
-    pub(crate) fn find(
-        settings: &Arc<TrafficSettings>,
-        status: u16,
-        has_no_endpoint: bool,
-    ) -> Option<Self> {
-        let index = settings.error_page(status, has_no_endpoint)?;
-        Some(Self { settings: Arc::clone(settings), index })
-    }
-
-    fn page(&self) -> &ErrorPageSettings {
-        &self.settings.error_pages[self.index]
-    }
-
-    /// True if the page is for Services without endpoints, so that its query is like the client's request.
-    fn is_for_no_endpoint(&self, failure: Option<Failure>) -> bool {
-        self.page().no_endpoint && failure == Some(Failure::NoEndpoint)
     }
 }
 
@@ -198,7 +170,7 @@ async fn query(
         rule: exchange.filters.as_ref().map(|it| it.rule_name()),
         backend: record.backend.as_ref().map(|it| &it.key),
         has_forwarding_fields: exchange.filters.as_ref().is_some_and(|it| it.has_changed_request),
-        keeps_path: page.is_for_no_endpoint(record.failure),
+        keeps_path: page.page().no_endpoint && record.failure == Some(Failure::NoEndpoint),
     };
     let question = question::write(
         &failed,

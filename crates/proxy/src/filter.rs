@@ -13,7 +13,6 @@ use gateway::snapshot::{
     WeightedTarget,
 };
 
-use crate::error_page::ErrorPage;
 use crate::failure::Failure;
 use crate::rate_limit::RateLimitRejection;
 
@@ -27,8 +26,11 @@ mod rewrite;
 mod cors;
 /// Cookies of an authorizer.
 pub(crate) mod authorizer_cookies;
+/// Error pages.
+pub(crate) mod error_page;
 
 use authorizer_cookies::AuthorizerCookies;
+use error_page::ErrorPage;
 
 /// Filters that apply to one request.
 pub(crate) struct RequestFilters {
