@@ -26,7 +26,7 @@ pub(crate) mod websocket;
 pub(crate) mod attempt;
 /// Requests of this proxy itself.
 pub(crate) mod subrequest;
-/// Those without a body whose answer is read whole.
+/// Queries: requests of this proxy whose answer is read whole.
 pub(crate) mod query;
 /// Draining of a request whose client has disconnected.
 pub(crate) mod abandon;
