@@ -9,6 +9,7 @@ use crate::http2::{CompleteResponse, Http2TestClient, ReceivedRequest, post, sta
 
 pub const OK: u32 = 0;
 pub const CANCELLED: u32 = 1;
+pub const UNKNOWN: u32 = 2;
 pub const DEADLINE_EXCEEDED: u32 = 4;
 pub const PERMISSION_DENIED: u32 = 7;
 pub const RESOURCE_EXHAUSTED: u32 = 8;

@@ -114,8 +114,8 @@ pub use duration::Duration;
 pub(crate) use external_auth::DEFAULT_TIMEOUT as DEFAULT_AUTHORIZER_TIMEOUT;
 pub(crate) use external_auth::REDIRECT_PARAMETER;
 pub use external_auth::{
-    AuthorizerCookies, AuthorizerMethod, AuthorizerRef, ExternalAuth, ExternalAuthProtocol,
-    ForwardedBody, GrpcAuthorizer, HttpAuthorizer, HttpExternalAuth, SignInPage,
+    AuthorizerCookies, AuthorizerMethod, ExternalAuth, ExternalAuthProtocol, ForwardedBody,
+    GrpcAuthorizer, HttpAuthorizer, HttpExternalAuth, SignInPage,
 };
 pub use gateway::{
     AllowedNamespaces, AllowedRoutes, FromNamespaces, GATEWAY_CONTROLLER, GatewayAddress,
@@ -127,8 +127,8 @@ pub use gateway_tls::{
 };
 pub use grpc_route::{GrpcMethodMatch, GrpcRouteMatch, GrpcRouteRule, GrpcRouteSpec};
 pub use http_filter::{
-    CorsFilter, Fraction, HeaderModifier, HttpFilter, HttpFilterType, HttpHeader, MirrorRef,
-    PathModifier, PathModifierType, RedirectScheme, RequestMirror, RequestRedirect, UrlRewrite,
+    CorsFilter, Fraction, HeaderModifier, HttpFilter, HttpFilterType, HttpHeader, PathModifier,
+    PathModifierType, RedirectScheme, RequestMirror, RequestRedirect, UrlRewrite,
 };
 pub use http_match::{
     HeaderMatch, HttpMethod, HttpRouteMatch, PathMatch, PathMatchType, QueryParamMatch,
@@ -154,7 +154,7 @@ pub use rate_limit_policy::{
 pub(crate) use read::SECURITY_POLICY;
 pub use read::{parse, read};
 pub use reference_grant::{GrantFrom, GrantTo, ReferenceGrantSpec};
-pub use route::{ParentRef, ServiceRef};
+pub use route::{BackendObjectRef, ParentRef, ServiceRef};
 pub use route_target::{RouteTarget, RouteTargetKind};
 pub use scalar::{
     CidrBlock, CorsOrigin, FieldName, Hostname, IgnoredField, RouteCommunity, TargetPort,
@@ -173,7 +173,9 @@ pub use shorthand::{
 };
 pub use stream_route::{StreamBackendRef, StreamRouteRule, StreamRouteSpec};
 pub use tls_route::TlsRouteSpec;
-pub use traffic_policy::{TrafficLimits, TrafficPolicySpec};
+pub use traffic_policy::{
+    ConfigMapValueRef, DirectResponse, ErrorPage, StatusRange, TrafficLimits, TrafficPolicySpec,
+};
 pub use xds_servers::XdsServers;
 
 /// An object of a supported kind. Objects are shared, not copied, because there may be thousands.

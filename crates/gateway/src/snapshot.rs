@@ -54,7 +54,9 @@ pub use tls::{
     ClientCertificates, EndpointTls, ListenerTls, PrivateKey, RevocationCheck, SniRule,
     SubjectName, TlsCertificate, TlsPayload, TlsTermination, TrustAnchors,
 };
-pub use traffic::TrafficSettings;
+pub use traffic::{
+    DirectResponseSettings, ErrorPageSettings, ErrorPageSource, ResponseContent, TrafficSettings,
+};
 pub use xds_server::{XdsServerAccess, XdsServerClients, XdsServerSettings, XdsServerTls};
 
 use ipnet::IpNet;

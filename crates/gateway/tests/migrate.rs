@@ -106,7 +106,11 @@ fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> String {
         filters.security.as_ref().map(|it| {
             (&it.client_addresses, &it.basic_auth, &it.external_auth, it.api_keys.is_some())
         }),
-        filters.traffic.as_ref().map(|it| it.max_body_bytes),
+        filters.traffic.as_ref().map(|it| (
+            it.max_body_bytes,
+            &it.direct_response,
+            &it.error_pages
+        )),
         limits.map(|it| (it.status, &it.limits)),
     );
     let plain = RouteFilters {

@@ -220,6 +220,7 @@ fn as_api_server_checks(format: &str) -> Map<String, Value> {
         "network" => json!({ "pattern": "^[0-9a-fA-F:.]+(/[0-9]{1,3})?$", "maxLength": 49 }),
         "ip" => json!({ "pattern": "^[0-9a-fA-F:.]+$", "maxLength": 45 }),
         "community" => json!({ "pattern": "^[0-9]{1,10}(:[0-9]{1,10}){1,2}$" }),
+        "status-range" => json!({ "pattern": "^[45][0-9][0-9](-[45][0-9][0-9])?$" }),
         other => panic!("no check for {other}"),
     };
     checks.as_object().cloned().unwrap()
@@ -293,7 +294,7 @@ fn type_name(field: &Value) -> String {
         return values.join(" or ");
     }
     if field["x-kubernetes-int-or-string"] == json!(true) {
-        return "whole number".to_owned();
+        return field["format"].as_str().unwrap_or("whole number").to_owned();
     }
     match (field["type"].as_str(), field["format"].as_str()) {
         (_, Some("duration")) => "duration, 0s to 24h".to_owned(),

@@ -225,6 +225,10 @@ impl WatchedKind {
         if self.name == NODE {
             trim_node(object);
         }
+    }
+
+    /// Removes the values of a Secret or ConfigMap that are not certificates.
+    pub(crate) fn trim_values(&self, object: &mut DynamicObject) {
         if self.holds_certificates
             && let Some(Value::Object(values)) = object.data.get_mut("data")
         {

@@ -83,6 +83,8 @@ failures! {
         "too many passwords wait to be verified");
     SecurityPolicyInvalid => row(500, "proxy_configuration_error", "security_policy_invalid",
         "the route's SecurityPolicy is invalid");
+    TrafficPolicyInvalid => row(500, "proxy_configuration_error", "traffic_policy_invalid",
+        "the route's TrafficPolicy is invalid");
     AuthorizationDenied => row(403, "http_request_denied", "authorization_denied",
         "the authorizer denied the request");
     AuthenticationRequired => row(401, "http_request_denied", "authentication_required",

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use codec::head::{ByteSpan, RequestHead, ResponseHead};
 use gateway::snapshot::{
-    CorsPolicy, MirrorPolicy, RouteFilters, Rule, SecuritySettings, UrlScheme, WeightedTarget,
+    CorsPolicy, MirrorPolicy, RouteFilters, Rule, SecuritySettings, TrafficSettings, UrlScheme,
+    WeightedTarget,
 };
 
 use crate::failure::Failure;
@@ -25,8 +26,11 @@ mod rewrite;
 mod cors;
 /// Cookies of an authorizer.
 pub(crate) mod authorizer_cookies;
+/// Error pages.
+pub(crate) mod error_page;
 
 use authorizer_cookies::AuthorizerCookies;
+use error_page::ErrorPage;
 
 /// Filters that apply to one request.
 pub(crate) struct RequestFilters {
@@ -40,6 +44,8 @@ pub(crate) struct RequestFilters {
     pub(crate) rejection: Option<Box<RateLimitRejection>>,
     /// Cookies of the authorizer, for the client.
     pub(crate) cookies: Option<Box<AuthorizerCookies>>,
+    /// True if the request is as its endpoint gets it.
+    pub(crate) has_changed_request: bool,
 }
 
 impl RequestFilters {
@@ -54,7 +60,14 @@ impl RequestFilters {
             return None;
         }
         let origin = request.fields.find_span("origin");
-        Some(Self { rule: Arc::clone(rule), target, origin, rejection: None, cookies: None })
+        Some(Self {
+            rule: Arc::clone(rule),
+            target,
+            origin,
+            rejection: None,
+            cookies: None,
+            has_changed_request: false,
+        })
     }
 
     /// Checks if a client with this address may send the request.
@@ -90,6 +103,23 @@ impl RequestFilters {
         self.rule.filters.as_ref()?.traffic.as_ref()?.max_body_bytes
     }
 
+    /// Returns the settings with a response in place of that of an endpoint, if there is one.
+    pub(crate) fn direct_response(&self) -> Option<&Arc<TrafficSettings>> {
+        let settings = self.rule.filters.as_ref()?.traffic.as_ref();
+        settings.filter(|it| it.direct_response.is_some())
+    }
+
+    /// Returns the page for an error response with this status.
+    pub(crate) fn error_page(&self, status: u16, has_no_endpoint: bool) -> Option<ErrorPage> {
+        let settings = self.rule.filters.as_ref()?.traffic.as_ref()?;
+        ErrorPage::find(settings, status, has_no_endpoint)
+    }
+
+    /// Returns the name of the rule: `namespace/route/rule`.
+    pub(crate) fn rule_name(&self) -> &str {
+        &self.rule.name
+    }
+
     /// Answers in place of the endpoint if a filter requires it. Returns true if the response's
     /// head is complete.
     pub(crate) fn answer(
@@ -106,14 +136,16 @@ impl RequestFilters {
             cors::answer_preflight(cors, origin, request, response);
             return Ok(true);
         }
-        let Some(redirect) = &filters.redirect else { return Ok(false) };
+        let redirect = filters.redirect.as_ref().filter(|_| self.direct_response().is_none());
+        let Some(redirect) = redirect else { return Ok(false) };
         redirect::answer(redirect, request, scheme, port, response)?;
         self.change_response(request, response);
         Ok(true)
     }
 
     /// Applies the filters to the client's request before it goes to the endpoint.
-    pub(crate) fn change_request(&self, request: &mut RequestHead) {
+    pub(crate) fn change_request(&mut self, request: &mut RequestHead) {
+        self.has_changed_request = true;
         for filters in self.all() {
             if let Some(rewrite) = &filters.rewrite {
                 rewrite::apply(rewrite, request);

@@ -260,7 +260,19 @@ impl GrpcCall {
         pushback: Option<Duration>,
         response: &mut ResponseHead,
     ) {
-        let code = failure.grpc_code();
+        self.conclude_with(failure.grpc_code(), failure.details(), response);
+        if let Some(pushback) = pushback {
+            response.fields.append("grpc-retry-pushback-ms", pushback.as_millis().to_string());
+        }
+    }
+
+    /// Fills in the trailers-only response with this status. The message contains nothing that needs percent-encoding.
+    pub(crate) fn conclude_with(
+        &mut self,
+        code: GrpcCode,
+        message: &str,
+        response: &mut ResponseHead,
+    ) {
         self.code = Some(code);
         response.status = 200;
         let kind = match self.dialect {
@@ -271,11 +283,7 @@ impl GrpcCall {
         let fields = &mut response.fields;
         fields.append("content-type", kind);
         fields.append("grpc-status", code.number().to_string());
-        // The text is ours and contains nothing that needs percent-encoding.
-        fields.append("grpc-message", failure.details());
-        if let Some(pushback) = pushback {
-            fields.append("grpc-retry-pushback-ms", pushback.as_millis().to_string());
-        }
+        fields.append("grpc-message", message);
     }
 }
 

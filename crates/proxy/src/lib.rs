@@ -77,6 +77,10 @@ mod rate_limit;
 mod credentials;
 /// Authorization of requests by other servers.
 mod external_auth;
+/// Responses of a policy in place of those of endpoints.
+mod direct_response;
+/// Error pages.
+mod error_page;
 /// The share of one client address in a backend's slots.
 mod address_share;
 /// The Outcome of an attempt.

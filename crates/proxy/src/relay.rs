@@ -23,9 +23,11 @@ use crate::credentials;
 use crate::dial::abandon;
 use crate::dial::attempt::AttemptConnection;
 use crate::dial::pool::{self, CompletedExchange};
+use crate::error_page;
 use crate::exchange::{ConnectionOutcome, Exchange};
 use crate::failure::Failure;
 use crate::filter::RequestFilters;
+use crate::filter::error_page::ErrorPage;
 use crate::forwarded::{PSEUDONYM, via};
 use crate::grpc::{self, GrpcCall};
 use crate::load_report;
@@ -48,7 +50,10 @@ pub(crate) async fn relay(
     let streams = context.exchange.grpc_call.is_some() && !context.exchange.upload.is_read();
     load_report::record(worker, &attempt.slot, policy, &response.fields);
     prepare(worker, policy.client, response);
-    apply_filters(context, &attempt);
+    if let Some(page) = apply_filters(context, &attempt) {
+        // On the heap, so that the other requests need no memory for it.
+        return Ok(Box::pin(error_page::replace(context, attempt, page)).await);
+    }
     if context.exchange.response.upgrade {
         return tunnel::tunnel(context, attempt).await;
     }
@@ -120,20 +125,25 @@ fn prepare(worker: &Worker, settings: &ClientSettings, response: &mut ResponseHe
     }
 }
 
-/// Applies filters, session affinity and `Alt-Svc` to the endpoint's response.
-fn apply_filters(context: &mut AttemptContext<'_>, attempt: &AttemptConnection) {
+/// Applies filters, session affinity and `Alt-Svc` to the endpoint's response. Returns the page that replaces it.
+fn apply_filters(
+    context: &mut AttemptContext<'_>,
+    attempt: &AttemptConnection,
+) -> Option<ErrorPage> {
     let AttemptContext { worker, client, exchange, policy, .. } = context;
     let Exchange { request, response, filters: filtering, .. } = exchange;
     alt_svc::remove_from_endpoint(policy.alt_svc, response);
-    if let Some(filtering) = filtering {
+    let page = filtering.as_ref().and_then(|filtering| {
         filtering.change_response(request, response);
-    }
+        filtering.error_page(response.status, false)
+    });
     if let Some(affinity) = &policy.affinity {
         let (current, is_secure) =
             (&policy.backend_config, client.origin.scheme == UrlScheme::Https);
         affinity.apply_to_response(worker.index, current, &attempt.slot, response, is_secure);
     }
     alt_svc::advertise(policy.alt_svc, request, response);
+    page.filter(|_| error_page::is_replaceable(exchange))
 }
 
 /// Writes the head into the pump. Returns true if the client may send another request.
@@ -375,16 +385,6 @@ async fn flush(
     .await
 }
 
-/// Answers with the head that `exchange` holds and no body: the decision of a route filter.
-pub(crate) async fn reply(context: &mut RequestContext<'_>) -> ConnectionOutcome {
-    send_local_response(context, b"").await
-}
-
-/// Answers with the head that `exchange` holds and this body: the answer of an authorizer.
-pub(crate) async fn reply_with(context: &mut RequestContext<'_>, body: &[u8]) -> ConnectionOutcome {
-    send_local_response(context, body).await
-}
-
 /// Answers in place of the endpoint: describes the failure in the body and in `Proxy-Status`.
 pub(crate) async fn answer(context: &mut RequestContext<'_>) -> ConnectionOutcome {
     let RequestContext { worker, client, exchange, record } = context;
@@ -430,11 +430,15 @@ pub(crate) async fn answer(context: &mut RequestContext<'_>) -> ConnectionOutcom
     let (error, details) = (failure.attributes().proxy_error, failure.details());
     let status = format!("{PSEUDONYM}; error={error}; details=\"{details}\"");
     response.fields.add(KnownFieldName::ProxyStatus, status);
-    if let Some(filtering) = filtering {
+    let page = filtering.as_ref().and_then(|filtering| {
         filtering.allow_origin(request, response);
         filtering.add_cookies(response);
+        filtering.error_page(response.status, failure == Failure::NoEndpoint)
+    });
+    if let Some(page) = page.filter(|_| error_page::may_follow(failure, exchange)) {
+        return Box::pin(error_page::send(context, &page, body.as_bytes())).await;
     }
-    send_local_response(context, body.as_bytes()).await
+    reply_with(context, body.as_bytes()).await
 }
 
 /// The answer of a backend without a free slot, or without an endpoint.
@@ -482,8 +486,9 @@ fn describe(
     format!("{}\n", failure.details())
 }
 
-/// Sends the head that `exchange` holds, and `body`, as a response of the proxy itself.
-async fn send_local_response(context: &mut RequestContext<'_>, body: &[u8]) -> ConnectionOutcome {
+/// Sends the head that `exchange` holds, and `body`, as a response of the proxy itself. The body may be empty: the
+/// decision of a route filter.
+pub(crate) async fn reply_with(context: &mut RequestContext<'_>, body: &[u8]) -> ConnectionOutcome {
     let RequestContext { worker, client, exchange, record } = context;
     let active_config = worker.config();
     let Some(listener) = client.listener(&active_config) else { return ConnectionOutcome::Abort };
@@ -514,10 +519,10 @@ fn put_local_response(
 ) -> Result<(), Failure> {
     let Exchange { request, response, download, .. } = exchange;
     let length = body.len() as u64;
-    // A 204 has no body by definition (RFC 9110 §8.6), and the end of a stream needs no length. `grpc-status` in a head
-    // is valid only if nothing follows the head.
+    // A 204 and a 304 have no body by definition (RFC 9110 §8.6), and the end of a stream needs no length. `grpc-status`
+    // in a head is valid only if nothing follows the head.
     let ends_stream = body.is_empty() && request.version.has_streams();
-    let has_length = response.status != 204 && !ends_stream;
+    let has_length = !matches!(response.status, 204 | 304) && !ends_stream;
     let has_body = has_length && request.method != RequestMethod::Head;
     response.length_of_absent_body = has_length.then_some(length);
     let framing = if has_body { BodyFraming::Length(length) } else { BodyFraming::None };

@@ -26,6 +26,7 @@ use crate::credentials;
 use crate::dial::attempt::{self, AttemptHistory};
 use crate::dial::pool::{Endpoint, EndpointData};
 use crate::dial::{stream_request, websocket};
+use crate::direct_response;
 use crate::exchange::{ConnectionOutcome, Exchange, RequestPolicy};
 use crate::external_auth::{self, DenialBody};
 use crate::failure::Failure;
@@ -99,12 +100,16 @@ async fn forward(context: &mut RequestContext<'_>) -> Result<ConnectionOutcome, 
     let mut ready = context.record.started;
     match answer_locally(context, &active_config, listener)? {
         LocalStep::Forward => {}
-        LocalStep::Reply => return Ok(relay::reply(context).await),
+        LocalStep::Reply => return Ok(relay::reply_with(context, b"").await),
+        LocalStep::DirectResponse => return direct_response::send(context).await,
         LocalStep::Authorize { client } => {
             let authorized = authorize(context, &active_config, listener, rule, target, client);
             // On the heap, so that the other requests need no memory for it.
             if let Some(denial) = Box::pin(authorized).await? {
                 return Ok(relay::reply_with(context, &denial.0).await);
+            }
+            if direct_response::is_due(context.exchange) {
+                return direct_response::send(context).await;
             }
             ready = clock::now();
         }
@@ -200,6 +205,8 @@ enum LocalStep {
     Forward,
     /// The response's head is ready.
     Reply,
+    /// A policy has the response to every request.
+    DirectResponse,
     /// The request needs credentials, or an authorizer decides.
     Authorize {
         client: IpAddr,
@@ -229,9 +236,12 @@ fn answer_locally(
         return Ok(LocalStep::Reply);
     }
     let needs_credentials = filtering.security().is_some_and(|it| credentials::are_required(it));
-    Ok(match needs_credentials || filtering.has_authorizer() {
-        true => LocalStep::Authorize { client: address() },
-        false => LocalStep::Forward,
+    Ok(if needs_credentials || filtering.has_authorizer() {
+        LocalStep::Authorize { client: address() }
+    } else if filtering.direct_response().is_some() {
+        LocalStep::DirectResponse
+    } else {
+        LocalStep::Forward
     })
 }
 

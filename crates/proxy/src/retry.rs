@@ -181,17 +181,9 @@ impl<'r> RetryState<'r> {
         mut attempt: AttemptConnection,
     ) -> NextAttempt {
         let (worker, policy) = (context.worker, context.policy);
+        let pushback = grpc::trailers_only_status(context.exchange).map(|status| status.pushback);
+        conclude_unread(context, &mut attempt);
         let exchange = &mut *context.exchange;
-        let end = relay::attempt_end(&exchange.response);
-        let pushback = grpc::trailers_only_status(exchange).map(|status| status.pushback);
-        let now = clock::now();
-        let conclusion = AttemptConclusion {
-            at: now,
-            result: end,
-            head_after: attempt.head_latency_by(now),
-            hold_time_is_signal: true,
-        };
-        attempt.slot.conclude(worker, &policy.backend_config, conclusion);
         self.tried.push(Arc::clone(&attempt.slot.endpoint));
         exchange.download.start(exchange.response.framing, BodyFraming::None);
         abandon::abandon(context, attempt);
@@ -240,6 +232,18 @@ impl<'r> RetryState<'r> {
         }
         settings.backoff(self.attempts_made, &mut worker.rng.borrow_mut())
     }
+}
+
+/// Concludes an attempt whose response has arrived as far as its head, which is all that is read of it.
+pub(crate) fn conclude_unread(context: &AttemptContext<'_>, attempt: &mut AttemptConnection) {
+    let now = clock::now();
+    let conclusion = AttemptConclusion {
+        at: now,
+        result: relay::attempt_end(&context.exchange.response),
+        head_after: attempt.head_latency_by(now),
+        hold_time_is_signal: true,
+    };
+    attempt.slot.conclude(context.worker, &context.policy.backend_config, conclusion);
 }
 
 /// Waits for the backoff before an attempt.

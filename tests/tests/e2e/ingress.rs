@@ -216,6 +216,8 @@ async fn nginx_snippets_change_fields_and_restrict_clients() -> Result {
         ("office.test", "allow 192.0.2.0/24;\ndeny all;", 403),
         ("local.test", "allow 127.0.0.0/8; allow ::1;\ndeny all;", 200),
         ("gone.test", "return 403;", 403),
+        ("lost.test", "return 404;", 404),
+        ("text.test", "default_type text/plain;\nreturn 200 \"ok\\n\";", 200),
         ("moved.test", "return 308 https://new.test$request_uri;", 308),
     ];
     let mut all = vec![ingress_class(), objects::service("shop")];
@@ -239,6 +241,11 @@ async fn nginx_snippets_change_fields_and_restrict_clients() -> Result {
             let seen = endpoint.requests().pop().context("no request")?;
             ensure!(seen.head.field("x-tenant").as_deref() == Some("blue"), "{seen:?}");
             ensure!(!seen.head.has_field("x-secret"), "{seen:?}");
+        }
+        if host == "text.test" {
+            ensure!(response.text() == "ok\n", "{response:?}");
+            let content_type = response.field("content-type");
+            ensure!(content_type.as_deref() == Some("text/plain"), "{response:?}");
         }
         if status == 308 {
             let location = response.field("location");
@@ -373,5 +380,61 @@ async fn nginx_annotations_ask_an_authorizer() -> Result {
     ensure!(served.field("x-user").as_deref() == Some("alice"), "{served:?}");
     let asked = &authorizer.requests()[2].head;
     ensure!(asked.field("host").as_deref() == Some("auth.default.svc.cluster.local:80"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn nginx_error_pages_and_header_fields_are_served() -> Result {
+    let lost = "HTTP/1.1 404 Lost\r\nContent-Length: 4\r\n\r\nlost";
+    let (shop, errors) = (
+        Endpoint::start(EndpointBehaviour::answering(lost)).await?,
+        Endpoint::start(EndpointBehaviour::ok()).await?,
+    );
+    let pages = json!({
+        "custom-http-errors": "404,503",
+        "default-backend": "errors",
+        "custom-headers": "default/fields",
+    });
+    let fields = json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": { "name": "fields" },
+        "data": { "X-Frame-Options": "DENY" },
+    });
+    let spare = annotations(json!({ "default-backend": "errors" }));
+    let of = |host: &str, service: &str| json!({ "rules": [rule(host, "/", "Prefix", service)] });
+    let mut all = vec![
+        ingress_class(),
+        fields,
+        ingress("shop", annotations(pages), of("shop.test", "shop")),
+        ingress("idle", spare, of("idle.test", "idle")),
+    ];
+    all.extend(["shop", "errors", "idle"].map(objects::service));
+    all.extend(objects::slices("shop", &[shop.address]));
+    all.extend(objects::slices("errors", &[errors.address]));
+    let configuration = ConfigDirectory::empty()?;
+    configuration.write("main.yaml", &all)?;
+    let sheave = SheaveProcess::serve(&configuration).await?;
+    let mut client = Http1TestClient::connect(sheave.address()).await?;
+    for (host, code, line, service) in [
+        ("shop.test", "404", "GET / HTTP/1.1", "shop"),
+        ("idle.test", "503", "GET /a HTTP/1.1", "idle"),
+    ] {
+        let response = client.exchange("GET", "/a", &[("Host", host)], b"").await?;
+        // nginx: the status is that of the default backend.
+        ensure!(response.status() == 200, "{host}: {response:?}");
+        let asked = errors.requests().pop().context("no query")?.head;
+        ensure!(asked.start == line, "{asked:?}");
+        for (name, value) in [
+            ("x-code", code),
+            ("x-namespace", "default"),
+            ("x-ingress-name", service),
+            ("x-service-name", service),
+        ] {
+            ensure!(asked.field(name).as_deref() == Some(value), "{name}: {asked:?}");
+        }
+        let frames = response.field("x-frame-options");
+        ensure!(frames.is_some() == (host == "shop.test"), "{response:?}");
+    }
     Ok(())
 }

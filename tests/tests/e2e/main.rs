@@ -56,6 +56,10 @@ mod rate_limits;
 mod client_addresses;
 /// Limits of the size of bodies.
 mod body_limits;
+/// Responses in place of those of endpoints.
+mod direct_responses;
+/// Pages in place of error responses.
+mod error_pages;
 /// Clients that are admitted with their keys.
 mod api_keys;
 /// Users that are admitted with their passwords.

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::duration::Duration;
-use super::route::ServiceRef;
+use super::route::BackendObjectRef;
 use super::scalar::FieldName;
 
 /// Authorization of requests by another server, the authorizer. It gets a request without a body before the endpoint
@@ -15,7 +15,7 @@ use super::scalar::FieldName;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExternalAuth {
     /// The Service of the authorizer. One of another namespace needs a ReferenceGrant for SecurityPolicies.
-    pub backend_ref: AuthorizerRef,
+    pub backend_ref: BackendObjectRef,
     /// The path, and perhaps query, of authorization requests, which are then GET requests. `$host`, `$http_host`,
     /// `$scheme`, `$request_uri` and `$escaped_request_uri` stand for parts of the client's request. Default: the path
     /// and method of the client's request.
@@ -124,38 +124,6 @@ pub struct SignInPage {
     pub redirect_parameter: String,
 }
 
-/// A reference to the Service of an authorizer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct AuthorizerRef {
-    /// The API group. Default: the core group.
-    pub group: Option<String>,
-    /// The kind. Default: Service.
-    pub kind: Option<String>,
-    /// The namespace. Default: the namespace of the object.
-    #[schemars(extend("format" = "label"))]
-    pub namespace: Option<String>,
-    /// The name.
-    #[schemars(extend("format" = "name"))]
-    pub name: String,
-    /// The port of the Service.
-    #[schemars(range(min = 1, max = 65535))]
-    pub port: Option<u16>,
-}
-
-impl AuthorizerRef {
-    /// Returns the reference to the Service.
-    pub fn service(&self) -> ServiceRef<'_> {
-        ServiceRef {
-            group: self.group.as_deref(),
-            kind: self.kind.as_deref(),
-            namespace: self.namespace.as_deref(),
-            name: &self.name,
-            port: self.port,
-        }
-    }
-}
-
 /// External authorization, as a filter of an HTTPRoute.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -163,7 +131,7 @@ pub struct HttpExternalAuth {
     /// The protocol of the authorizer.
     pub protocol: ExternalAuthProtocol,
     /// The Service of the authorizer.
-    pub backend_ref: AuthorizerRef,
+    pub backend_ref: BackendObjectRef,
     /// Settings for an authorizer that speaks gRPC.
     pub grpc: Option<GrpcAuthorizer>,
     /// Settings for an authorizer that speaks HTTP.

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::external_auth::HttpExternalAuth;
-use super::route::ServiceRef;
+use super::route::BackendObjectRef;
 use super::scalar::{CorsOrigin, FieldName, UnsupportedField};
 
 /// A filter. The field that belongs to its type configures it.
@@ -87,31 +87,12 @@ pub struct HttpHeader {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RequestMirror {
     /// The backend.
-    pub backend_ref: MirrorRef,
+    pub backend_ref: BackendObjectRef,
     /// The percentage of requests to mirror. Default: 100.
     #[schemars(range(min = 0, max = 100))]
     pub percent: Option<u32>,
     /// The fraction of requests to mirror, for shares finer than a percent.
     pub fraction: Option<Fraction>,
-}
-
-/// A backend that gets copies of requests.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct MirrorRef {
-    /// The API group. Default: the core group.
-    pub group: Option<String>,
-    /// The kind. Default: Service.
-    pub kind: Option<String>,
-    /// The namespace. Default: the namespace of the route.
-    #[schemars(extend("format" = "label"))]
-    pub namespace: Option<String>,
-    /// The name.
-    #[schemars(extend("format" = "name"))]
-    pub name: String,
-    /// The port of the Service.
-    #[schemars(range(min = 1, max = 65535))]
-    pub port: Option<u16>,
 }
 
 /// A fraction.
@@ -212,19 +193,6 @@ pub struct CorsFilter {
     /// The number of seconds for which a browser may cache the response to a preflight request.
     #[schemars(range(min = 1, max = 2_147_483_647))]
     pub max_age: u32,
-}
-
-impl MirrorRef {
-    /// Returns the reference to the Service.
-    pub fn service(&self) -> ServiceRef<'_> {
-        ServiceRef {
-            group: self.group.as_deref(),
-            kind: self.kind.as_deref(),
-            namespace: self.namespace.as_deref(),
-            name: &self.name,
-            port: self.port,
-        }
-    }
 }
 
 impl Default for RequestRedirect {

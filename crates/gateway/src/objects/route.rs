@@ -40,6 +40,38 @@ pub struct ServiceRef<'a> {
     pub port: Option<u16>,
 }
 
+/// A reference to a port of a Service, without the weight and the filters of a route's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct BackendObjectRef {
+    /// The API group. Default: the core group.
+    pub group: Option<String>,
+    /// The kind. Default: Service.
+    pub kind: Option<String>,
+    /// The namespace. Default: the namespace of the object.
+    #[schemars(extend("format" = "label"))]
+    pub namespace: Option<String>,
+    /// The name.
+    #[schemars(extend("format" = "name"))]
+    pub name: String,
+    /// The port of the Service.
+    #[schemars(range(min = 1, max = 65535))]
+    pub port: Option<u16>,
+}
+
+impl BackendObjectRef {
+    /// Returns the reference to the Service.
+    pub fn service(&self) -> ServiceRef<'_> {
+        ServiceRef {
+            group: self.group.as_deref(),
+            kind: self.kind.as_deref(),
+            namespace: self.namespace.as_deref(),
+            name: &self.name,
+            port: self.port,
+        }
+    }
+}
+
 pub(super) const fn one() -> u32 {
     1
 }

@@ -10,6 +10,7 @@ use serde::{Serialize, Serializer};
 
 use super::duration::Duration;
 use super::secret::decode_base64;
+use super::traffic_policy::StatusRange;
 use crate::matching::HostPattern;
 
 /// A CIDR block, or an address that stands for a block of one.
@@ -84,6 +85,9 @@ pub(super) fn fault(format: &str, text: &str) -> Option<String> {
         }
         "field-value" if !is_field_value(text) => {
             "must hold visible characters, and spaces and tabs between them (RFC 9110)"
+        }
+        "status-range" if StatusRange::parse(text).is_none() => {
+            "must be a status from 400 to 599, or a range of them, as in \"500-599\""
         }
         "base64" if decode_base64(text).is_none() => "must be base64 (RFC 4648)",
         "absolute-uri" if !is_absolute_uri(text) => {
@@ -390,6 +394,12 @@ mod tests {
             ("origin", "www.example.com", "origin"),
             ("base64", "aHVudGVyMg==", ""),
             ("base64", "hunter2", "base64"),
+            ("status-range", "404", ""),
+            ("status-range", "500-599", ""),
+            ("status-range", "500-499", "400 to 599"),
+            ("status-range", "399", "400 to 599"),
+            ("status-range", "4xx", "400 to 599"),
+            ("status-range", "+404", "400 to 599"),
             ("absolute-uri", "spiffe://a/b", ""),
             ("absolute-uri", "a/b", "scheme"),
             ("field-name", "X-User", ""),

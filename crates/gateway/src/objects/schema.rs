@@ -175,6 +175,8 @@ fn fault(value: &Value, schema: &Value) -> Option<String> {
         let words = schema["pattern"].as_str().unwrap_or_default().trim_matches(['^', '$']);
         return if is_type(value, "integer") {
             outside_range(value, schema)
+        } else if let (Some(text), Some(format)) = (value.as_str(), schema["format"].as_str()) {
+            scalar::fault(format, text)
         } else if value.as_str() == Some(words) {
             None
         } else {

@@ -207,7 +207,8 @@ pub(super) fn resolve(
         let message = format!("Service {namespace}/{name} has no {protocol} port {number}");
         return fault(ConditionReason::BackendNotFound, "port", message);
     }
-    if ["HTTPRoute", "GRPCRoute", "SecurityPolicy", "Ingress"].contains(&referrer.kind)
+    let kinds = ["HTTPRoute", "GRPCRoute", "SecurityPolicy", "TrafficPolicy", "Ingress"];
+    if kinds.contains(&referrer.kind)
         && let Some(port) = port
         && let Some(message) = protocol_fault(index, (namespace, name), port)
     {

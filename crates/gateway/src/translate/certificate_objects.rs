@@ -16,7 +16,7 @@ use super::report::TranslationReport;
 use crate::certificate_object::CertificateObject;
 use crate::objects::{
     ApiObject, ClientPolicySpec, GatewaySpec, GatewayTls, ListenerSpec, PartialPolicy, TlsModeType,
-    TypedObject,
+    TrafficPolicySpec, TypedObject,
 };
 use crate::translation_settings::{ControllerNames, TranslationSettings};
 
@@ -34,6 +34,9 @@ pub fn certificate_objects(
     references.add_policies();
     for (namespace, name) in ingress::secrets(&index) {
         references.found.insert(CertificateObject::new("Secret", namespace, name));
+    }
+    for (namespace, name) in ingress::config_maps(&index) {
+        references.found.insert(CertificateObject::new("ConfigMap", namespace, name));
     }
     references.found
 }
@@ -95,6 +98,15 @@ impl<'a> CertificateObjects<'a> {
             let namespace = &policy.metadata.namespace;
             for name in users.chain(keys.map(|it| &it.name)) {
                 self.found.insert(CertificateObject::new("Secret", namespace, name));
+            }
+        }
+        for policy in self.index.traffic_policies.values() {
+            let TrafficPolicySpec { direct_response, error_pages, .. } = &policy.spec;
+            let direct = direct_response.iter().filter_map(|it| it.body_ref.as_ref());
+            let pages = error_pages.iter().filter_map(|it| it.body_ref.as_ref());
+            for value in direct.chain(pages) {
+                let namespace = &policy.metadata.namespace;
+                self.found.insert(CertificateObject::new("ConfigMap", namespace, &value.name));
             }
         }
         for policy in &self.index.invalid_objects {

@@ -5,7 +5,7 @@ use super::index::ObjectIndex;
 use super::owner::OwnerObject;
 use super::report::ValidationFault;
 use crate::objects::{
-    AuthorizerCookies, AuthorizerMethod, AuthorizerRef, ExternalAuth, FieldName, HttpAuthorizer,
+    AuthorizerCookies, AuthorizerMethod, BackendObjectRef, ExternalAuth, FieldName, HttpAuthorizer,
     SECURITY_POLICY, SignInPage,
 };
 use crate::snapshot::{
@@ -121,7 +121,7 @@ pub(super) fn of_filter(
 pub(super) fn authorizer(
     index: &ObjectIndex<'_>,
     referrer: ServiceReferrer<'_>,
-    reference: &AuthorizerRef,
+    reference: &BackendObjectRef,
     field: &str,
 ) -> Result<BackendKey, ValidationFault> {
     let field = format!("{field}.backendRef");

@@ -199,8 +199,10 @@ impl<'a> ObjectIndex<'a> {
 
     fn grant(&mut self, grant: &'a TypedObject<ReferenceGrantSpec>) {
         let is_known = |from: &&GrantFrom| match &*from.group {
-            "gateway.networking.k8s.io" => ![SECURITY_POLICY, "Ingress"].contains(&&*from.kind),
-            "sheave.dev" => from.kind == SECURITY_POLICY,
+            "gateway.networking.k8s.io" => {
+                ![SECURITY_POLICY, TRAFFIC_POLICY, "Ingress"].contains(&&*from.kind)
+            }
+            "sheave.dev" => [SECURITY_POLICY, TRAFFIC_POLICY].contains(&&*from.kind),
             "networking.k8s.io" => from.kind == "Ingress",
             _ => false,
         };

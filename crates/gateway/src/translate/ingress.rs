@@ -143,6 +143,16 @@ pub(super) fn secrets<'a>(index: &ObjectIndex<'a>) -> Vec<(&'a str, &'a str)> {
     ingresses.flat_map(of_ingress).collect()
 }
 
+/// Returns the namespace and name of each ConfigMap of the Ingresses of our classes.
+pub(super) fn config_maps<'a>(index: &ObjectIndex<'a>) -> Vec<(&'a str, &'a str)> {
+    let classes = accepted_classes(index, &mut TranslationReport::default());
+    let ingresses = classes.into_iter().flat_map(|class| class.ingresses);
+    let of_ingress = |ingress: &'a TypedObject<IngressSpec>| {
+        Some((&*ingress.metadata.namespace, annotation::header_map(ingress)?))
+    };
+    ingresses.filter_map(of_ingress).collect()
+}
+
 fn of_controllers(controllers: &ControllerNames) -> TranslationSettings {
     TranslationSettings { controllers: controllers.clone(), ..TranslationSettings::default() }
 }

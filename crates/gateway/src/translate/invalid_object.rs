@@ -13,7 +13,6 @@ use crate::objects::{
     InvalidObject, InvalidObjectTarget, ObjectMeta, ParentRef, RateLimitPolicySpec,
     RouteTargetKind, SECURITY_POLICY, SecurityPolicySpec, TrafficPolicySpec, TypedObject,
 };
-use crate::snapshot::{RateLimitSettings, SecuritySettings, TrafficSettings};
 use crate::status::{
     ConditionReason, ConditionType, GatewayStatus, ParentStatus, StatusCondition, StatusDetail,
     TargetStatus,
@@ -131,10 +130,11 @@ fn policy(
     if object.spec.partial_policy.is_some() {
         return;
     }
-    let consequence = match object.spec.kind {
-        SECURITY_POLICY => <SecurityPolicySpec as RoutePolicy<SecuritySettings>>::CONSEQUENCE,
-        TRAFFIC_POLICY => <TrafficPolicySpec as RoutePolicy<TrafficSettings>>::CONSEQUENCE,
-        _ => <RateLimitPolicySpec as RoutePolicy<RateLimitSettings>>::CONSEQUENCE,
+    let spec = &object.spec;
+    let consequence = match spec.kind {
+        SECURITY_POLICY => SecurityPolicySpec::unreadable("", spec).consequence,
+        TRAFFIC_POLICY => TrafficPolicySpec::unreadable("", spec).consequence,
+        _ => RateLimitPolicySpec::unreadable("", spec).consequence,
     };
     let message = format!("{}; {consequence}", object.spec.message);
     let kind_of = |target: &InvalidObjectTarget| {

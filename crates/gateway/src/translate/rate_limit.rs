@@ -7,9 +7,10 @@ use balance::rate_limit::RateLimit;
 use super::index::{ObjectIndex, RATE_LIMIT_POLICY};
 use super::owner::OwnerObject;
 use super::report::ValidationFault;
-use super::route_policy::{RoutePolicies, RoutePolicy, full_name};
+use super::route_policy::{FaultyPolicy, RoutePolicies, RoutePolicy, full_name};
 use crate::objects::{
-    RateLimitKeySpec, RateLimitKeyType, RateLimitPolicySpec, RequestRateLimit, RouteTarget,
+    InvalidObject, RateLimitKeySpec, RateLimitKeyType, RateLimitPolicySpec, RequestRateLimit,
+    RouteTarget,
 };
 use crate::snapshot::{KeyedRateLimit, RateLimitKey, RateLimitSettings};
 use crate::status::ConditionReason;
@@ -22,7 +23,6 @@ pub(super) type RateLimitPolicies<'a> = RoutePolicies<'a, RateLimitSettings>;
 
 impl RoutePolicy<RateLimitSettings> for RateLimitPolicySpec {
     const KIND: &'static str = RATE_LIMIT_POLICY;
-    const CONSEQUENCE: &'static str = "the policy does not apply";
 
     fn targets(&self) -> &[RouteTarget] {
         &self.target_refs
@@ -71,8 +71,17 @@ impl RoutePolicy<RateLimitSettings> for RateLimitPolicySpec {
         }
     }
 
-    fn invalid_settings(_: &str) -> Option<RateLimitSettings> {
-        None
+    fn faulty(
+        &self,
+        _: &ObjectIndex<'_>,
+        _: OwnerObject<'_>,
+        _: &RouteTarget,
+    ) -> FaultyPolicy<RateLimitSettings> {
+        FaultyPolicy::LEFT_OUT
+    }
+
+    fn unreadable(_: &str, _: &InvalidObject) -> FaultyPolicy<RateLimitSettings> {
+        FaultyPolicy::LEFT_OUT
     }
 }
 

@@ -12,7 +12,7 @@ use super::route_policy::route_policies;
 use super::rule_policies::RulePolicies;
 use super::security::SecurityPolicies;
 use super::traffic::TrafficPolicies;
-use crate::snapshot::{ApiKeySettings, BackendKey, RateLimitSettings};
+use crate::snapshot::{ApiKeySettings, BackendKey, ErrorPageSource, RateLimitSettings};
 
 /// The policies that attach to Gateways and routes.
 pub(super) struct RequestPolicies<'a> {
@@ -67,7 +67,12 @@ impl<'a> RequestPolicies<'a> {
     /// Returns every backend that a policy names.
     pub(super) fn keys(&self) -> impl Iterator<Item = &BackendKey> {
         let authorizers = self.security.settings().filter_map(|it| it.external_auth.as_ref());
-        authorizers.filter_map(|it| it.backend.as_ref())
+        let pages = self.traffic.settings().flat_map(|it| &it.error_pages);
+        let pages = pages.filter_map(|page| match &page.source {
+            ErrorPageSource::Backend(key) => Some(key),
+            ErrorPageSource::Content(_) => None,
+        });
+        authorizers.filter_map(|it| it.backend.as_ref()).chain(pages)
     }
 
     /// Returns the limits of all targets.

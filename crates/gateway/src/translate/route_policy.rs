@@ -9,7 +9,7 @@ use super::listener::{GatewayContext, ListenerContext};
 use super::owner::OwnerObject;
 use super::policy::{PolicyAttachments, PolicyTargetRef, find_gateway};
 use super::report::{TranslationReport, ValidationFault, condition};
-use crate::objects::{RouteTarget, RouteTargetKind};
+use crate::objects::{InvalidObject, RouteTarget, RouteTargetKind};
 use crate::status::{ConditionReason, ConditionType, StatusDetail, TargetStatus};
 
 /// A kind of policy that attaches to Gateways and routes. The most specific policy applies to a request, and no other.
@@ -18,8 +18,6 @@ use crate::status::{ConditionReason, ConditionType, StatusDetail, TargetStatus};
 pub(super) trait RoutePolicy<T: PartialEq> {
     /// The kind.
     const KIND: &'static str;
-    /// The consequence for the targets of a policy that is invalid.
-    const CONSEQUENCE: &'static str;
 
     fn targets(&self) -> &[RouteTarget];
 
@@ -29,8 +27,30 @@ pub(super) trait RoutePolicy<T: PartialEq> {
     /// Returns the settings of a target, if there are no faults.
     fn settings(&self, index: &ObjectIndex<'_>, owner: OwnerObject<'_>, target: &RouteTarget) -> T;
 
-    /// Returns the settings of the targets of an invalid policy; `None`: as if there were no policy.
-    fn invalid_settings(policy: &str) -> Option<T>;
+    /// Returns what becomes of the targets if there are faults.
+    fn faulty(
+        &self,
+        index: &ObjectIndex<'_>,
+        owner: OwnerObject<'_>,
+        target: &RouteTarget,
+    ) -> FaultyPolicy<T>;
+
+    /// Returns what becomes of the targets of a policy that cannot be read. `policy` is its namespace and name.
+    fn unreadable(policy: &str, object: &InvalidObject) -> FaultyPolicy<T>;
+}
+
+/// The effect of a policy in error on its targets.
+pub(super) struct FaultyPolicy<T> {
+    /// The consequence, for the status.
+    pub(super) consequence: &'static str,
+    /// The settings of the targets; `None`: as if there were no policy.
+    pub(super) settings: Option<T>,
+}
+
+impl<T> FaultyPolicy<T> {
+    /// The effect of a policy that is left out.
+    pub(super) const LEFT_OUT: Self =
+        Self { consequence: "the policy does not apply", settings: None };
 }
 
 /// The policies of a kind.
@@ -53,14 +73,17 @@ pub(super) fn route_policies<'a, T: PartialEq, P: RoutePolicy<T>>(
         faults.iter().for_each(|fault| report.owner_fault(owner, fault));
         let mut statuses = Vec::new();
         for (number, target) in policy.spec.targets().iter().enumerate() {
-            let settings = match faults.is_empty() {
-                true => Some(policy.spec.settings(index, owner, target)),
-                false => P::invalid_settings(&full_name(owner)),
+            let (settings, consequence) = match faults.is_empty() {
+                true => (Some(policy.spec.settings(index, owner, target)), ""),
+                false => {
+                    let faulty = policy.spec.faulty(index, owner, target);
+                    (faulty.settings, faulty.consequence)
+                }
             };
             let result = attached.attach::<P>(index, owner, target, number, settings);
             let result = match faults.first() {
                 // Half of a policy would admit more than it says.
-                Some(fault) => Err(named(fault, P::CONSEQUENCE)),
+                Some(fault) => Err(named(fault, consequence)),
                 None => result.inspect_err(|fault| report.owner_fault(owner, fault)),
             };
             let accepted = condition(
@@ -119,10 +142,8 @@ impl<'a, T: PartialEq> RoutePolicies<'a, T> {
             let owner = OwnerObject::of(P::KIND, object);
             for target in &object.spec.targets {
                 let kind = target.kind.as_deref().and_then(RouteTargetKind::find);
-                let (Some(kind), Some(settings)) = (kind, P::invalid_settings(&full_name(owner)))
-                else {
-                    continue;
-                };
+                let settings = P::unreadable(&full_name(owner), &object.spec).settings;
+                let (Some(kind), Some(settings)) = (kind, settings) else { continue };
                 let key =
                     (&*object.metadata.namespace, &*target.name, target.section_name.as_deref());
                 let of_kind = self.attachments.entry(kind).or_default();

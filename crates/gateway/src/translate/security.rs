@@ -6,9 +6,11 @@ use super::external_auth;
 use super::index::ObjectIndex;
 use super::owner::OwnerObject;
 use super::report::ValidationFault;
-use super::route_policy::{RoutePolicies, RoutePolicy, full_name};
+use super::route_policy::{FaultyPolicy, RoutePolicies, RoutePolicy, full_name};
 use super::{api_keys, basic_auth};
-use crate::objects::{ClientAddressAccess, RouteTarget, SECURITY_POLICY, SecurityPolicySpec};
+use crate::objects::{
+    ClientAddressAccess, InvalidObject, RouteTarget, SECURITY_POLICY, SecurityPolicySpec,
+};
 use crate::snapshot::{ClientAddressRules, SecuritySettings};
 use crate::status::ConditionReason;
 
@@ -17,7 +19,6 @@ pub(super) type SecurityPolicies<'a> = RoutePolicies<'a, SecuritySettings>;
 
 impl RoutePolicy<SecuritySettings> for SecurityPolicySpec {
     const KIND: &'static str = SECURITY_POLICY;
-    const CONSEQUENCE: &'static str = "all requests to its targets are answered with 500";
 
     fn targets(&self) -> &[RouteTarget] {
         &self.target_refs
@@ -76,9 +77,25 @@ impl RoutePolicy<SecuritySettings> for SecurityPolicySpec {
         }
     }
 
-    // Without the settings of a policy it is unknown which clients may send requests.
-    fn invalid_settings(policy: &str) -> Option<SecuritySettings> {
-        Some(invalid(policy))
+    fn faulty(
+        &self,
+        _: &ObjectIndex<'_>,
+        owner: OwnerObject<'_>,
+        _: &RouteTarget,
+    ) -> FaultyPolicy<SecuritySettings> {
+        closed(&full_name(owner))
+    }
+
+    fn unreadable(policy: &str, _: &InvalidObject) -> FaultyPolicy<SecuritySettings> {
+        closed(policy)
+    }
+}
+
+/// Returns the effect of a policy without settings: it is unknown which clients may send requests.
+fn closed(policy: &str) -> FaultyPolicy<SecuritySettings> {
+    FaultyPolicy {
+        consequence: "all requests to its targets are answered with 500",
+        settings: Some(invalid(policy)),
     }
 }
 

@@ -19,6 +19,7 @@ use crate::clock;
 use crate::context::AttemptContext;
 use crate::dial::attempt::{AttemptConnection, poll_head};
 use crate::dial::pool::{self, CompletedExchange};
+use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::outcome::AttemptConclusion;
 use crate::relay;
@@ -36,6 +37,24 @@ pub(crate) fn abandon(context: &mut AttemptContext<'_>, attempt: AttemptConnecti
         return;
     }
     attempt.slot.backend.counters[worker.index].abandoned.add(1);
+    drain_apart(context, attempt);
+}
+
+/// Discards the rest of a response, whose head `exchange` holds, so that its connection can be used again.
+pub(crate) fn discard(context: &mut AttemptContext<'_>, attempt: AttemptConnection) {
+    let Exchange { response, download, upload, .. } = &mut *context.exchange;
+    // The end of a stream would make a part of a request look complete; its reset does not.
+    if attempt.connection.stream_guard.is_some() && !upload.is_done() {
+        return;
+    }
+    let from = attempt.connection.stream.framing(response.framing);
+    download.start(from, BodyFraming::None);
+    drain_apart(context, attempt);
+}
+
+/// Drains the request, while its client goes on.
+fn drain_apart(context: &mut AttemptContext<'_>, attempt: AttemptConnection) {
+    let AttemptContext { worker, exchange, policy, .. } = context;
     let until = clock::now() + policy.backend_settings().abandoned_timeout;
     let upload_broken = attempt.upload_broken;
     let rest = AbandonedRequest {

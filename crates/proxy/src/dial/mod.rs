@@ -26,6 +26,8 @@ pub(crate) mod websocket;
 pub(crate) mod attempt;
 /// Requests of this proxy itself.
 pub(crate) mod subrequest;
+/// Queries: requests of this proxy whose answer is read whole.
+pub(crate) mod query;
 /// Draining of a request whose client has disconnected.
 pub(crate) mod abandon;
 

@@ -1,21 +1,16 @@
-//! The question to an authorizer: a head that is written from that of the client's request, and parsed like one from a
-//! client, so that nothing in it can be taken for a second request.
+//! The question to an authorizer: a head that is written from that of the client's request.
 
 use balance::Rng;
-use codec::h1::write::{self, is_sent_on};
-use codec::h1::{HeadLimits, parse};
+use codec::h1::write::is_sent_on;
 use codec::head::{BodyFraming, KnownFieldName, RequestHead, list};
 use gateway::snapshot::{
     AuthorizerTarget, ClientSettings, ExternalAuthSettings, OriginalRequest, UrlScheme,
 };
 
 use crate::backend::BackendRef;
+use crate::dial::query::{CONDITIONS, FORWARDING, QueryHead};
 use crate::failure::Failure;
 use crate::forwarded::{self, RequestOrigin};
-
-/// Limits of a question: those of the client's head are lower.
-const LIMITS: HeadLimits =
-    HeadLimits { head_bytes: 4 * 1024 * 1024, fields: 1024, target_bytes: 2 * 1024 * 1024 };
 
 /// Fields that describe the client's request to the authorizer, in addition to those of every forwarded request.
 const DESCRIPTIONS: [&str; 7] = [
@@ -26,29 +21,6 @@ const DESCRIPTIONS: [&str; 7] = [
     "X-Forwarded-Uri",
     "X-Auth-Request-Redirect",
     "X-Sent-From",
-];
-
-/// Fields by which a client asks for a part of a representation, or for one that has changed. The answer to the question
-/// is none of these.
-const CONDITIONS: [&str; 7] = [
-    "if-match",
-    "if-none-match",
-    "if-modified-since",
-    "if-unmodified-since",
-    "if-range",
-    "range",
-    "expect",
-];
-
-/// Fields in which proxies describe a client and its request. They are kept only from trusted proxies.
-const FORWARDING: [KnownFieldName; 7] = [
-    KnownFieldName::Forwarded,
-    KnownFieldName::XForwardedFor,
-    KnownFieldName::XForwardedProto,
-    KnownFieldName::XForwardedHost,
-    KnownFieldName::XForwardedPort,
-    KnownFieldName::XRealIp,
-    KnownFieldName::XRequestId,
 ];
 
 /// Fields of an answer that describe the answer itself.
@@ -76,48 +48,29 @@ pub(super) fn describes_answer(name: &[u8]) -> bool {
         )
 }
 
-/// A question to an authorizer.
-pub(super) struct AuthorizationRequest {
-    pub(super) head: RequestHead,
-    framing: BodyFraming,
-}
-
-impl AuthorizationRequest {
-    /// Writes the question. The client's request gets its ID now, so that both have the same.
-    pub(super) fn new(
-        settings: &ExternalAuthSettings,
-        backend: &BackendRef,
-        request: &mut RequestHead,
-        origin: &RequestOrigin,
-        client: &ClientSettings,
-        rng: &mut Rng,
-    ) -> Result<Self, Failure> {
-        if settings.describes_request && !client.forwards_unchanged {
-            forwarded::ensure_request_id(request, rng);
-        }
-        let text = write_question(settings, &backend.key.service, request, origin, client);
-        let mut head = RequestHead::new();
-        let parsed = parse::request(&text, &LIMITS, &mut head);
-        if parsed != Ok(Some(text.len())) {
-            return Err(Failure::AuthorizerError);
-        }
-        if settings.describes_request {
-            forwarded::add_forwarding_fields(&mut head, origin, client, rng);
-        }
-        // GEP-1494 demands a Content-Length for a question with the method of the client's request.
-        let framing = match settings.method {
-            Some(_) => BodyFraming::None,
-            None => BodyFraming::Length(0),
-        };
-        Ok(Self { head, framing })
+/// Writes the question. The client's request gets its ID now, so that both have the same.
+pub(super) fn write(
+    settings: &ExternalAuthSettings,
+    backend: &BackendRef,
+    request: &mut RequestHead,
+    origin: &RequestOrigin,
+    client: &ClientSettings,
+    rng: &mut Rng,
+) -> Result<QueryHead, Failure> {
+    if settings.describes_request && !client.forwards_unchanged {
+        forwarded::ensure_request_id(request, rng);
     }
-
-    /// Returns the question as HTTP/1.1.
-    pub(super) fn to_http1(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        write::request_head(&self.head, self.framing, false, &mut out);
-        out
+    let text = write_question(settings, &backend.key.service, request, origin, client);
+    // GEP-1494 demands a Content-Length for a question with the method of the client's request.
+    let framing = match settings.method {
+        Some(_) => BodyFraming::None,
+        None => BodyFraming::Length(0),
+    };
+    let mut question = QueryHead::parse(&text, framing).ok_or(Failure::AuthorizerError)?;
+    if settings.describes_request {
+        forwarded::add_forwarding_fields(&mut question.head, origin, client, rng);
     }
+    Ok(question)
 }
 
 /// Returns the parts of the client's request that URLs may have.

@@ -37,7 +37,8 @@ fn rule(filters: RouteFilters) -> Arc<Rule> {
 /// Returns the request as the endpoint gets it.
 fn changed(filters: RouteFilters, head: &str) -> String {
     let mut request = request(head);
-    let filtering = RequestFilters::new(&rule(filters), None, &request).expect("there are filters");
+    let rule = rule(filters);
+    let mut filtering = RequestFilters::new(&rule, None, &request).expect("there are filters");
     filtering.change_request(&mut request);
     let mut out = Vec::new();
     write::request_head(&request, request.framing, request.upgrade, &mut out);
@@ -117,7 +118,7 @@ fn target_filters_apply_after_rule_filters() {
         filters: Some(Box::new(with("target"))),
     });
     let mut request = request("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
-    let filtering = RequestFilters::new(&Arc::new(rule), Some(0), &request).unwrap();
+    let mut filtering = RequestFilters::new(&Arc::new(rule), Some(0), &request).unwrap();
     filtering.change_request(&mut request);
     assert_eq!(request.fields.get("a"), Some(b"target".as_slice()));
     assert_eq!(request.sent_authority(), b"target");
@@ -315,7 +316,7 @@ fn route_cors_policy_overrides_endpoint_cors_fields() {
             request(&format!("GET / HTTP/1.1\r\nHost: x\r\nOrigin: {origin}\r\n\r\n"));
         let request_headers = edits(&[], &[], &["origin"]);
         let filters = RouteFilters { cors: Some(cors), request_headers, ..RouteFilters::default() };
-        let filtering = RequestFilters::new(&rule(filters), None, &request).unwrap();
+        let mut filtering = RequestFilters::new(&rule(filters), None, &request).unwrap();
         filtering.change_request(&mut request);
         let mut response = ResponseHead::new();
         response.status = 204;

@@ -20,6 +20,7 @@ use crate::active_config::{ActiveListener, Route};
 use crate::backend::{Backend, BackendConfig};
 use crate::dial::multiplex_connection::ConnectionCounts;
 use crate::dial::pool::Endpoint;
+use crate::error_page::ErrorPageOutcome;
 use crate::external_auth::AuthorizationOutcome;
 use crate::failure::Failure;
 use crate::memory::MemoryPressure;
@@ -520,6 +521,19 @@ static OF_BACKENDS: &[MetricRow<Backend>] = &[
             }
         }),
         "Questions to an authorizer by outcome: abandoned are those whose client left.",
+    ),
+    MetricRow::new(
+        "sheave_backend_error_pages",
+        &["backend", "outcome"],
+        MetricReader::Counts(|it, each| {
+            for outcome in ErrorPageOutcome::ALL {
+                each(
+                    outcome.label(),
+                    total(&it.counters, |shard| &shard.error_pages[outcome as usize]),
+                );
+            }
+        }),
+        "Queries for error pages by outcome: abandoned are those whose client left.",
     ),
     MetricRow::new(
         "sheave_backend_affinity",

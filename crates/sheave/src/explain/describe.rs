@@ -1,5 +1,6 @@
 //! Descriptions of matches, filters and endpoints in the terms of the objects that define them.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use gateway::matching::{
@@ -7,10 +8,11 @@ use gateway::matching::{
     RuleVerdict, UnmetCondition, ValuePattern,
 };
 use gateway::snapshot::{
-    AllowList, AuthorizerTarget, ClientAddressRules, CongestionControl, EndpointSpec,
-    ExternalAuthSettings, HeaderEdits, Http3Settings, KeyedRateLimit, ListenerTls, MirrorPolicy,
-    PathRewrite, RateLimitKey, RateLimitSettings, RedirectAction, RouteFilters, Rule,
-    SecuritySettings, Snapshot, TlsPayload, TrafficSettings,
+    AllowList, AuthorizerTarget, ClientAddressRules, CongestionControl, DirectResponseSettings,
+    EndpointSpec, ErrorPageSettings, ErrorPageSource, ExternalAuthSettings, HeaderEdits,
+    Http3Settings, KeyedRateLimit, ListenerTls, MirrorPolicy, PathRewrite, RateLimitKey,
+    RateLimitSettings, RedirectAction, RouteFilters, Rule, SecuritySettings, Snapshot, TlsPayload,
+    TrafficSettings,
 };
 use ipnet::IpNet;
 
@@ -255,9 +257,34 @@ fn rate_limit_line(policy: &RateLimitSettings, keyed: &KeyedRateLimit) -> String
 }
 
 fn traffic_lines(settings: &TrafficSettings) -> Vec<String> {
-    let TrafficSettings { policy, max_body_bytes } = settings;
+    let TrafficSettings { policy, max_body_bytes, direct_response, error_pages } = settings;
     let body = max_body_bytes.map(|most| format!("request body up to {most} bytes, else 413"));
-    body.into_iter().map(|line| format!("{line} (TrafficPolicy {policy})")).collect()
+    let direct = direct_response.as_ref().map(|direct| match direct {
+        DirectResponseSettings::Response { status, content } => {
+            let content = content.as_ref().map(|it| format!(" and {it:?}")).unwrap_or_default();
+            format!("answers with {status}{content} in place of an endpoint")
+        }
+        DirectResponseSettings::Invalid => "500 for all requests: the policy is invalid".to_owned(),
+    });
+    let lines = body.into_iter().chain(direct).chain(error_pages.iter().map(error_page_line));
+    lines.map(|line| format!("{line} (TrafficPolicy {policy})")).collect()
+}
+
+fn error_page_line(page: &ErrorPageSettings) -> String {
+    let ErrorPageSettings { statuses, no_endpoint, response_status, source } = page;
+    let range = |it: &RangeInclusive<u16>| match it.start() == it.end() {
+        true => it.start().to_string(),
+        false => format!("{}-{}", it.start(), it.end()),
+    };
+    let statuses = statuses.iter().map(range);
+    let no_endpoint = no_endpoint.then(|| "a Service without endpoints".to_owned());
+    let cases: Vec<_> = statuses.chain(no_endpoint).collect();
+    let source = match source {
+        ErrorPageSource::Content(content) => format!("{content:?}"),
+        ErrorPageSource::Backend(key) => format!("the answer of {key}"),
+    };
+    let status = response_status.map(|it| format!(" with {it}")).unwrap_or_default();
+    format!("error page for {}: {source}{status}", cases.join(", "))
 }
 
 fn redirection(redirect: &RedirectAction) -> String {

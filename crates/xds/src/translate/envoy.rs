@@ -19,11 +19,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use gateway::matching::RouteMatch;
-use gateway::snapshot::{Backend, HeaderEdits, MirrorPolicy, RouteFilters, Rule, RuleTarget};
+use gateway::snapshot::{
+    Backend, DirectResponseSettings, HeaderEdits, MirrorPolicy, RouteFilters, Rule, RuleTarget,
+};
 
 use super::TranslationFinding;
 use super::route::{HeaderChanges, UNSERVED, header_changes};
-use crate::message::{RouteConfiguration, RouteEntry, RouteMatcher, VirtualHost};
+use crate::message::{DirectResponse, RouteConfiguration, RouteEntry, RouteMatcher, VirtualHost};
 
 pub(crate) use cluster::{cluster, unresolved_cluster};
 
@@ -77,6 +79,16 @@ fn entry(rule: &Rule, matcher: RouteMatcher, backends: &[Backend]) -> RouteEntry
     if filters.security.is_some() || filters.external_auth.is_some() {
         // An Envoy does not check its clients, and asks no authorizer.
         entry.direct_response = Some(UNSERVED);
+    } else if let Some(direct) = filters.traffic.as_ref().and_then(|it| it.direct_response.as_ref())
+    {
+        entry.direct_response = Some(match direct {
+            DirectResponseSettings::Response { status, content: None } => {
+                DirectResponse { status: u32::from(*status) }
+            }
+            // Envoys get no bodies of responses.
+            DirectResponseSettings::Response { content: Some(_), .. }
+            | DirectResponseSettings::Invalid => UNSERVED,
+        });
     } else if let Some(redirect) = &filters.redirect {
         entry.redirect = Some(redirect::response(redirect, &matcher));
     } else if is_unserved(rule) {

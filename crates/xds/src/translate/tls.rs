@@ -20,7 +20,7 @@ pub(super) fn endpoint_socket(tls: &EndpointTls) -> TransportSocket {
         ..CertificateValidation::default()
     };
     let common_tls_context = Some(tls_context(Some(validation)));
-    EndpointTlsContext { common_tls_context, ..UpstreamTlsContext::default() }.into()
+    EndpointTlsContext { common_tls_context, ..EndpointTlsContext::default() }.into()
 }
 
 /// Returns the names of which the certificate of an endpoint must have one; none if each is accepted.

@@ -12,8 +12,12 @@ mod canary;
 mod client;
 /// Cross-origin requests.
 mod cors;
+/// Header fields of responses.
+mod custom_headers;
 /// TLS to endpoints.
 mod endpoint_tls;
+/// Error pages.
+mod error_page;
 /// Authorization by another server.
 mod external_auth;
 /// Hosts besides those of rules.
@@ -33,8 +37,8 @@ use super::super::index::ObjectIndex;
 use super::super::report::TranslationReport;
 use super::dialect::{AnnotationDialect, AnnotationKey};
 use crate::objects::{
-    BackendPolicySpec, BasicAuthentication, ClientAddressAccess, CorsFilter, ExternalAuth,
-    IngressSpec, RequestRateLimit, TrafficLimits, TypedObject,
+    BackendPolicySpec, BasicAuthentication, ClientAddressAccess, CorsFilter, DirectResponse,
+    ErrorPage, ExternalAuth, IngressSpec, RequestRateLimit, TrafficLimits, TypedObject,
 };
 
 pub(super) use backend::BackendAnnotation;
@@ -47,6 +51,8 @@ pub(super) use cors::CorsAnnotation;
 use cors::CorsAnnotations;
 pub(super) use endpoint_tls::{EndpointTlsAnnotation, EndpointVerification};
 use endpoint_tls::{EndpointTlsAnnotations, own_secret};
+pub(super) use error_page::ErrorPageAnnotation;
+use error_page::ErrorPageAnnotations;
 use external_auth::ExternalAuthAnnotations;
 pub(super) use external_auth::{AuthorizerUrl, ExternalAuthAnnotation, IngressAuth};
 pub(super) use host::{HostAnnotation, IngressHosts};
@@ -90,6 +96,10 @@ pub(super) struct AnnotationSettings {
     pub(super) rates: Vec<RequestRateLimit>,
     /// The limits of the size of requests.
     pub(super) traffic: TrafficLimits,
+    /// The response to every request.
+    pub(super) direct_response: Option<DirectResponse>,
+    /// The page for errors, and for Services without endpoints.
+    pub(super) error_page: Option<ErrorPage>,
     /// True if an annotation that restricts access is not supported or invalid, so that all requests are denied.
     pub(super) denies_all: bool,
 }
@@ -102,13 +112,16 @@ struct AnnotationReader {
     canary: CanarySettings,
     client_addresses: ClientAddressAccess,
     cors: CorsAnnotations,
+    custom_headers: Option<String>,
     endpoint_tls: EndpointTlsAnnotations,
+    error_pages: ErrorPageAnnotations,
     external_auth: ExternalAuthAnnotations,
     hosts: IngressHosts,
     rates: RateAnnotations,
     rewrite: IngressRewrite,
     redirects: IngressRedirects,
     snippet_headers: SnippetHeaders,
+    direct_response: Option<DirectResponse>,
     traffic: TrafficLimits,
     denies_all: bool,
 }
@@ -147,6 +160,13 @@ pub(super) fn annotation_settings(
         report.problem("Ingress", ingress, FIELD, message);
     }
     let denies_all = reader.denies_all || verification.is_err() || basic_auth.is_err();
+    let namespace = &*ingress.metadata.namespace;
+    let error_page = reader.error_pages.into_page(index, namespace);
+    faults.extend(error_page.as_ref().err().cloned());
+    if let Some(map) = &reader.custom_headers {
+        let edits = &mut reader.snippet_headers.response;
+        faults.extend(custom_headers::add(index, namespace, map, edits).err());
+    }
     let denied = |fault: &String| format!("{fault}: all requests are answered with 500");
     faults.extend(verification.as_ref().err().map(denied));
     for fault in faults {
@@ -168,6 +188,8 @@ pub(super) fn annotation_settings(
         cors: reader.cors.into_filter(),
         rates: reader.rates.into_limits(),
         traffic: reader.traffic,
+        direct_response: reader.direct_response,
+        error_page: error_page.unwrap_or_default(),
         denies_all,
     }
 }
@@ -177,6 +199,15 @@ pub(super) fn endpoint_secret(ingress: &TypedObject<IngressSpec>) -> Option<&str
     let annotation = "nginx.ingress.kubernetes.io/proxy-ssl-secret";
     let reference = ingress.metadata.annotations.get(annotation)?;
     own_secret(reference.trim(), &ingress.metadata.namespace)
+}
+
+/// Returns the name of the ConfigMap with header fields that an annotation names, if it is of the namespace.
+pub(super) fn header_map(ingress: &TypedObject<IngressSpec>) -> Option<&str> {
+    let annotation = "nginx.ingress.kubernetes.io/custom-headers";
+    let value = ingress.metadata.annotations.get(annotation)?.trim();
+    let namespace = &*ingress.metadata.namespace;
+    let (of, name) = custom_headers::reference(value, namespace);
+    (of == namespace).then_some(name)
 }
 
 /// Returns the names of the Secrets with users that annotations name, if they are of the namespace.
@@ -212,6 +243,11 @@ impl AnnotationReader {
                 self.guard(result)
             }
             AnnotationKey::Cors(setting) => self.cors.add(setting, value),
+            AnnotationKey::CustomHeaders => {
+                self.custom_headers = Some(value.to_owned()).filter(|it| !it.is_empty());
+                Ok(())
+            }
+            AnnotationKey::ErrorPage(setting) => self.error_pages.add(setting, value),
             AnnotationKey::EndpointTls(setting) => {
                 let result = self.endpoint_tls.add(setting, value);
                 self.guard(result)

@@ -9,7 +9,8 @@ use super::backend::backend_ref;
 use super::class_hosts::pattern;
 use crate::matching::{HostPattern, PathPattern};
 use crate::objects::{
-    AuthorizerRef, BackendRef, ExternalAuth, IngressPath, IngressPathType, IngressSpec, TypedObject,
+    BackendObjectRef, BackendRef, ExternalAuth, IngressPath, IngressPathType, IngressSpec,
+    TypedObject,
 };
 
 /// An Ingress with its settings.
@@ -96,9 +97,9 @@ fn authority(url: &AuthorizerUrl) -> String {
     format!("{}{port}", url.host)
 }
 
-fn reference((namespace, name, port): ServicePortName) -> AuthorizerRef {
+fn reference((namespace, name, port): ServicePortName) -> BackendObjectRef {
     let (namespace, port) = (Some(namespace), Some(port));
-    AuthorizerRef { group: None, kind: None, namespace, name, port }
+    BackendObjectRef { group: None, kind: None, namespace, name, port }
 }
 
 /// Returns namespace and name of the Service that a name in DNS stands for.
@@ -159,6 +160,7 @@ fn is_open(settings: &AnnotationSettings) -> bool {
         && access.allow.is_empty()
         && access.deny.is_empty()
         && settings.redirects.all.is_none()
+        && settings.direct_response.is_none()
         && settings.rewrite.target.is_none()
         && settings.rewrite.host.is_none()
         && !settings.rewrite.uses_patterns

@@ -5,8 +5,8 @@ mod fixed;
 
 use super::annotation::{
     BackendAnnotation, BasicAuthAnnotation, CanaryAnnotation, ClientAnnotation, CorsAnnotation,
-    EndpointTlsAnnotation, ExternalAuthAnnotation, HostAnnotation, RateAnnotation,
-    RedirectAnnotation, RewriteAnnotation, TrafficAnnotation,
+    EndpointTlsAnnotation, ErrorPageAnnotation, ExternalAuthAnnotation, HostAnnotation,
+    RateAnnotation, RedirectAnnotation, RewriteAnnotation, TrafficAnnotation,
 };
 
 /// The controller that defines an annotation, which determines the meaning of values.
@@ -36,6 +36,10 @@ pub(super) enum AnnotationKey {
     Client(ClientAnnotation),
     /// Cross-origin requests.
     Cors(CorsAnnotation),
+    /// Header fields of responses.
+    CustomHeaders,
+    /// Error pages.
+    ErrorPage(ErrorPageAnnotation),
     /// TLS to endpoints.
     EndpointTls(EndpointTlsAnnotation),
     /// Authorization by another server.
@@ -59,8 +63,8 @@ pub(super) enum AnnotationKey {
 }
 
 use AnnotationKey::{
-    Backend, BasicAuth, Canary, Client, Cors, EndpointTls, ExternalAuth, Host, NoEffect, RateLimit,
-    Redirect, Rewrite, Snippet, Traffic,
+    Backend, BasicAuth, Canary, Client, Cors, CustomHeaders, EndpointTls, ErrorPage, ExternalAuth,
+    Host, NoEffect, RateLimit, Redirect, Rewrite, Snippet, Traffic,
 };
 use BackendAnnotation as B;
 use BasicAuthAnnotation as U;
@@ -113,9 +117,9 @@ const NGINX: &[(&str, AnnotationKey)] = &[
     ("cors-allow-origin", Cors(C::Origins)),
     ("cors-expose-headers", Cors(C::ExposeHeaders)),
     ("cors-max-age", Cors(C::MaxAge)),
-    ("custom-headers", CUSTOM_HEADERS),
-    ("custom-http-errors", ERROR_PAGES),
-    ("default-backend", SPARE_SERVICE),
+    ("custom-headers", CustomHeaders),
+    ("custom-http-errors", ErrorPage(ErrorPageAnnotation::Statuses)),
+    ("default-backend", ErrorPage(ErrorPageAnnotation::Service)),
     ("denylist-source-range", Client(A::Denied)),
     ("enable-access-log", ACCESS_LOG),
     ("enable-cors", Cors(C::Enabled)),
@@ -272,7 +276,9 @@ impl AnnotationKey {
             | Self::BasicAuth(_)
             | Self::Client(_)
             | Self::Cors(_)
+            | Self::CustomHeaders
             | Self::EndpointTls(_)
+            | Self::ErrorPage(_)
             | Self::ExternalAuth(_)
             | Self::Host(_)
             | Self::NoEffect

@@ -2,8 +2,8 @@
 
 use super::annotation::MirrorService;
 use crate::objects::{
-    CorsFilter, HeaderModifier, HttpFilter, HttpFilterType, MirrorRef, PathModifier, RequestMirror,
-    RequestRedirect, UrlRewrite,
+    BackendObjectRef, CorsFilter, HeaderModifier, HttpFilter, HttpFilterType, PathModifier,
+    RequestMirror, RequestRedirect, UrlRewrite,
 };
 
 /// Returns a redirect as a filter.
@@ -46,7 +46,7 @@ pub(super) fn response_headers(edits: HeaderModifier) -> Option<HttpFilter> {
 
 /// Returns a filter that copies requests to a Service of the namespace of the route.
 pub(super) fn mirror(service: &MirrorService) -> HttpFilter {
-    let backend_ref = MirrorRef {
+    let backend_ref = BackendObjectRef {
         group: None,
         kind: None,
         namespace: None,

@@ -41,9 +41,17 @@ pub(super) fn add(
         let policy = policy("SecurityPolicy", ingress, spec, expansion);
         expansion.objects.push(ApiObject::SecurityPolicy(policy));
     }
-    if settings.traffic != TrafficLimits::default() {
-        let target_refs = target_refs.clone();
-        let spec = TrafficPolicySpec { target_refs, limits: settings.traffic.clone() };
+    // A response in place of the answer 500 would open what is closed.
+    let direct_response = settings.direct_response.clone().filter(|_| !settings.denies_all);
+    let error_pages = Vec::from_iter(settings.error_page.clone());
+    let is_default = settings.traffic == TrafficLimits::default();
+    if !is_default || direct_response.is_some() || !error_pages.is_empty() {
+        let spec = TrafficPolicySpec {
+            target_refs: target_refs.clone(),
+            limits: settings.traffic.clone(),
+            direct_response,
+            error_pages,
+        };
         let policy = policy("TrafficPolicy", ingress, spec, expansion);
         expansion.objects.push(ApiObject::TrafficPolicy(policy));
     }

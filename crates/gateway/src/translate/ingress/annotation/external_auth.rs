@@ -4,8 +4,8 @@
 
 use super::value::{parse_bool, parse_list};
 use crate::objects::{
-    AuthorizerCookies, AuthorizerMethod, AuthorizerRef, DEFAULT_AUTHORIZER_TIMEOUT, ExternalAuth,
-    FieldName, REDIRECT_PARAMETER, SignInPage,
+    AuthorizerCookies, AuthorizerMethod, BackendObjectRef, DEFAULT_AUTHORIZER_TIMEOUT,
+    ExternalAuth, FieldName, REDIRECT_PARAMETER, SignInPage,
 };
 use crate::snapshot::UrlTemplate;
 
@@ -136,7 +136,7 @@ impl ExternalAuthAnnotations {
         let redirect_parameter = parameter.unwrap_or_else(|| REDIRECT_PARAMETER.to_owned());
         let (group, kind, namespace, name, port) = (None, None, None, String::new(), None);
         let auth = ExternalAuth {
-            backend_ref: AuthorizerRef { group, kind, namespace, name, port },
+            backend_ref: BackendObjectRef { group, kind, namespace, name, port },
             path: Some(url.path.clone()),
             path_prefix: None,
             method: self.method,

@@ -12,11 +12,19 @@ use super::redirect::RedirectAnnotation;
 use super::rewrite::RewriteAnnotation;
 use super::traffic::TrafficAnnotation;
 use super::{AnnotationReader, client, traffic};
-use crate::objects::{FieldName, HeaderModifier, HttpHeader};
+use crate::objects::{DirectResponse, FieldName, HeaderModifier, HttpHeader};
 use parse::{SnippetDirective, parse};
 
 /// Largest number of header fields that a snippet changes in one way.
 const MAX_FIELDS: usize = 16;
+/// Largest text of a response, in bytes.
+const MAX_TEXT_BYTES: usize = 4096;
+/// Statuses of a `return` whose text is a URL.
+const REDIRECTS: [u16; 5] = [301, 302, 303, 307, 308];
+/// The status with which nginx closes the connection.
+const NO_RESPONSE: u16 = 444;
+/// `default_type` of ingress-nginx.
+const CONTENT_TYPE: &str = "text/html";
 /// All addresses.
 const EVERY_ADDRESS: &str = "0.0.0.0/0,::/0";
 
@@ -38,6 +46,10 @@ pub(super) fn add(reader: &mut AnnotationReader, snippet: &str) -> Result<(), St
         directive.add(reader, &mut access).map_err(|message| {
             format!("line {}: `{}` {message}", directive.line, directive.name)
         })?;
+    }
+    let mut types = directives.iter().filter(|it| it.name == "default_type");
+    if let (Some(response), Some(last)) = (&mut reader.direct_response, types.next_back()) {
+        response.content_type.clone_from(&last.arguments[0]);
     }
     access.add_to(reader)
 }
@@ -76,7 +88,8 @@ impl SnippetDirective {
             }
             "allow" => access.allow(self.only()?),
             "deny" => access.deny(self.only()?),
-            "return" => self.add_return(reader, access),
+            "return" => self.add_return(reader),
+            "default_type" => check_value(self.only()?),
             "client_max_body_size" => {
                 traffic::add(&mut reader.traffic, TrafficAnnotation::BodySize, self.only()?)
             }
@@ -91,19 +104,39 @@ impl SnippetDirective {
         }
     }
 
-    fn add_return(
-        &self,
-        reader: &mut AnnotationReader,
-        access: &mut AccessDirectives,
-    ) -> Result<(), String> {
-        match &*self.arguments {
-            [code] if code == "403" => access.deny("all"),
-            [code, url] => {
-                reader.redirects.add(RedirectAnnotation::Temporal, url)?;
-                reader.redirects.add(RedirectAnnotation::Code, code)
-            }
-            _ => Err("must be 403, or a redirect".to_owned()),
+    /// Adds a response of the gateway itself. nginx executes the first `return` alone.
+    fn add_return(&self, reader: &mut AnnotationReader) -> Result<(), String> {
+        if reader.direct_response.is_some() || reader.redirects.all.is_some() {
+            return Ok(());
         }
+        let (code, text) = match &*self.arguments {
+            [url] if url.contains("://") => ("302", Some(url)),
+            [code] => (code.as_str(), None),
+            [code, text] => (code.as_str(), Some(text)),
+            _ => return Err("must have a status, and perhaps a text or URL".to_owned()),
+        };
+        let status = code.parse().ok().filter(|it| (200..600).contains(it) && *it != NO_RESPONSE);
+        let status: u16 =
+            status.ok_or_else(|| format!("must have a status from 200 to 599, has {code}"))?;
+        match text {
+            Some(url) if REDIRECTS.contains(&status) => {
+                reader.redirects.add(RedirectAnnotation::Temporal, url)?;
+                return reader.redirects.add(RedirectAnnotation::Code, code);
+            }
+            None if REDIRECTS.contains(&status) => return Err("must have a URL".to_owned()),
+            Some(text) if text.contains('$') => {
+                return Err("has a text with a variable, which is not supported".to_owned());
+            }
+            Some(text) if text.len() > MAX_TEXT_BYTES => {
+                return Err(format!("has a text of more than {MAX_TEXT_BYTES} bytes"));
+            }
+            Some(_) | None => {}
+        }
+        let body = text.filter(|it| !it.is_empty()).cloned();
+        let content_type = CONTENT_TYPE.to_owned();
+        reader.direct_response =
+            Some(DirectResponse { status, body, body_ref: None, content_type });
+        Ok(())
     }
 
     fn only(&self) -> Result<&str, String> {
@@ -195,6 +228,12 @@ impl AccessDirectives {
     }
 }
 
+/// Sets a field, in place of a directive that sets it.
+pub(super) fn set_field(edits: &mut HeaderModifier, name: &str, value: &str) -> Result<(), String> {
+    edits.set.retain(|field| !field.name.eq_ignore_ascii_case(name));
+    add_field(&mut edits.set, name, value)
+}
+
 /// Sets a field, or removes it if the value is empty.
 fn change_field(edits: &mut HeaderModifier, name: &str, value: &str) -> Result<(), String> {
     if !value.is_empty() {
@@ -212,8 +251,7 @@ fn add_field(fields: &mut Vec<HttpHeader>, name: &str, value: &str) -> Result<()
     if value.contains('$') {
         return Err(format!("gives {name} a value with a variable, which is not supported"));
     }
-    let is_valid = (1..=4096).contains(&value.len()) && value.chars().all(|it| !it.is_control());
-    if !is_valid {
+    if !is_value(value) {
         return Err(format!("gives {name} an invalid value"));
     }
     // A later directive of nginx replaces an earlier one, or both are sent. It is a mistake in any case.
@@ -222,6 +260,16 @@ fn add_field(fields: &mut Vec<HttpHeader>, name: &str, value: &str) -> Result<()
     }
     fields.push(HttpHeader { name: name.to_owned(), value: value.to_owned() });
     check_count(fields.len())
+}
+
+fn is_value(value: &str) -> bool {
+    (1..=4096).contains(&value.len()) && value.chars().all(|it| !it.is_control())
+}
+
+/// Checks a type of content.
+fn check_value(value: &str) -> Result<(), String> {
+    let is_allowed = is_value(value) && value.len() <= 256 && !value.contains('$');
+    is_allowed.then_some(()).ok_or_else(|| "must be a type of content".to_owned())
 }
 
 fn field_name(name: &str) -> Result<FieldName, String> {
@@ -333,11 +381,27 @@ mod tests {
         assert_eq!(lists(office), pair("10.0.0.0/8", "10.1.0.0/16"));
         assert_eq!(lists("deny 192.0.2.1; allow 10.0.0.0/8;"), pair("", "192.0.2.1/32"));
         assert_eq!(lists("allow all; deny all;"), pair("", ""));
-        for nobody in ["deny all;", "return 403;"] {
-            assert_eq!(lists(nobody), pair("", "0.0.0.0/0 ::/0"));
-        }
+        assert_eq!(lists("deny all;"), pair("", "0.0.0.0/0 ::/0"));
         assert!(read("allow 10.0.0.0/8; deny 192.0.2.1;").is_err());
         assert!(read("deny unix:;").is_err());
+    }
+
+    #[test]
+    fn the_first_return_is_the_response() {
+        let response = |snippet: &str| {
+            let reader = read(snippet).unwrap();
+            let DirectResponse { status, body, content_type, .. } = reader.direct_response.unwrap();
+            format!("{status} {} {content_type}", body.unwrap_or_default())
+        };
+        assert_eq!(response("return 404; return 200;"), "404  text/html");
+        assert_eq!(response("return 200 'a\\nb'; allow 10.0.0.0/8;"), "200 a\nb text/html");
+        let json = "default_type application/json; return 503 '{\"a\": 1}';";
+        assert_eq!(response(json), "503 {\"a\": 1} application/json");
+        for redirect in ["return https://a.example/;", "return 302 https://a.example/;"] {
+            let reader = read(&format!("{redirect} return 403;")).unwrap();
+            assert_eq!(reader.redirects.all.unwrap().status_code, 302);
+            assert_eq!(reader.direct_response, None);
+        }
     }
 
     #[test]
@@ -350,8 +414,13 @@ mod tests {
             "more_clear_headers X-*;",
             "add_header X y; add_header X z;",
             "add_header X \"a\nb\";",
-            "return 404;",
+            "return;",
+            "return 444;",
+            "return 600;",
+            "return 301;",
+            "return 200 $host;",
             "return 301 https://$host$request_uri;",
+            "default_type $type;",
             "client_max_body_size lots;",
             "gzip on;",
             "auth_basic on;",

@@ -33,13 +33,6 @@ pub(super) const COOKIE_SECURE: AnnotationKey = Only(
     &["true"],
     "is ignored: the affinity cookie has Secure if the connection of the client has TLS",
 );
-pub(super) const CUSTOM_HEADERS: AnnotationKey = Only(
-    &[""],
-    "is not supported: use a ResponseHeaderModifier of an HTTPRoute. Responses are sent without these \
-     header fields",
-);
-pub(super) const ERROR_PAGES: AnnotationKey =
-    Only(&[""], "is not supported: clients get the responses of endpoints");
 pub(super) const HASH_SUBSET: AnnotationKey =
     Only(&["false"], "is not supported: a key leads to one endpoint, not to a subset");
 pub(super) const HTTP_VERSION: AnnotationKey =
@@ -56,7 +49,5 @@ pub(super) const RETRY_TIME: AnnotationKey = Only(
     &["0"],
     "is ignored: `timeouts.request` of a BackendPolicy limits the time of a request with its retries",
 );
-pub(super) const SPARE_SERVICE: AnnotationKey =
-    Only(&[""], "is not supported: if the Service has no endpoint, the response is 503");
 pub(super) const UNLIMITED_CLIENTS: AnnotationKey =
     Only(&[""], "is not supported: the requests of these networks are limited too");

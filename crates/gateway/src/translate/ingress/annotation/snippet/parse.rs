@@ -84,7 +84,8 @@ impl SnippetReader<'_> {
         }
     }
 
-    /// Reads a word up to a blank or the end of its directive. A backslash takes the next character as it is.
+    /// Reads a word up to a blank or the end of its directive. A backslash takes the next character as it is, but for
+    /// `n`, `r` and `t`.
     fn plain(&mut self) -> SnippetToken {
         let is_end = |char: char| char.is_whitespace() || [';', '{', '}'].contains(&char);
         self.word(is_end)
@@ -116,7 +117,12 @@ impl SnippetReader<'_> {
                 break;
             }
             match char {
-                '\\' => word.extend(characters.next().map(|(_, escaped)| escaped)),
+                '\\' => word.extend(characters.next().map(|(_, escaped)| match escaped {
+                    'n' => '\n',
+                    'r' => '\r',
+                    't' => '\t',
+                    other => other,
+                })),
                 char => word.push(char),
             }
         }

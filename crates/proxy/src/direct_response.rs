@@ -1,0 +1,83 @@
+//! Responses of a TrafficPolicy in place of those of endpoints.
+
+use std::sync::Arc;
+
+use codec::grpc::GrpcCode;
+use gateway::snapshot::DirectResponseSettings;
+
+use crate::context::RequestContext;
+use crate::exchange::{ConnectionOutcome, Exchange};
+use crate::failure::Failure;
+use crate::filter::RequestFilters;
+use crate::grpc::GrpcCall;
+use crate::relay;
+
+/// True if the response to the request is that of a policy.
+pub(crate) fn is_due(exchange: &Exchange) -> bool {
+    exchange.filters.as_ref().is_some_and(|it| it.direct_response().is_some())
+}
+
+/// Sends the response of the policy. A gRPC call gets the gRPC status that stands for its status.
+pub(crate) async fn send(context: &mut RequestContext<'_>) -> Result<ConnectionOutcome, Failure> {
+    let body = prepare(context.exchange)?;
+    Ok(relay::reply_with(context, &body).await)
+}
+
+/// Fills in the head of the response, and returns its body.
+fn prepare(exchange: &mut Exchange) -> Result<Arc<[u8]>, Failure> {
+    let Exchange { request, response, filters, grpc_call, .. } = exchange;
+    let policy = filters.as_ref().and_then(RequestFilters::direct_response).map(Arc::clone);
+    let direct = policy.as_ref().and_then(|it| it.direct_response.as_ref());
+    let (Some(filters), Some(DirectResponseSettings::Response { status, content })) =
+        (filters, direct)
+    else {
+        return Err(Failure::TrafficPolicyInvalid);
+    };
+    response.clear();
+    if let Some(mut call) = GrpcCall::of(request) {
+        let message = format!("the gateway answers with HTTP status {status}");
+        call.conclude_with(GrpcCode::of_http(*status), &message, response);
+        *grpc_call = Some(call);
+        filters.allow_origin(request, response);
+        filters.add_cookies(response);
+        return Ok(Arc::default());
+    }
+    response.status = *status;
+    if let Some(content) = content {
+        response.fields.append("Content-Type", &*content.content_type);
+    }
+    filters.change_response(request, response);
+    Ok(content.as_ref().map(|it| Arc::clone(&it.body)).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use gateway::snapshot::{RouteFilters, Rule, TrafficSettings};
+
+    use super::*;
+
+    /// No endpoint gets a request of a policy that is in error: it may close a route.
+    #[test]
+    fn an_invalid_policy_is_a_failure() {
+        let settings = TrafficSettings {
+            policy: "default/closed".into(),
+            max_body_bytes: None,
+            direct_response: Some(DirectResponseSettings::Invalid),
+            error_pages: Vec::new(),
+        };
+        let filters = RouteFilters { traffic: Some(Arc::new(settings)), ..RouteFilters::default() };
+        let rule = Arc::new(Rule {
+            index: 0,
+            name: "default/r/0".into(),
+            targets: Vec::new(),
+            filters: Some(Box::new(filters)),
+            request_timeout: None,
+            attempt_timeout: None,
+            retry: None,
+        });
+        let mut exchange = Exchange::default();
+        exchange.filters = RequestFilters::new(&rule, None, &exchange.request);
+        assert!(is_due(&exchange));
+        assert_eq!(prepare(&mut exchange), Err(Failure::TrafficPolicyInvalid));
+    }
+}
