@@ -205,13 +205,13 @@ impl Store {
                 PendingChanges::default()
             }
             Event::InitApply(object) => {
-                if let Some((name, held)) = to_stored(kind, object, &self.writer) {
+                if let Some((name, held)) = to_stored(kind, &watch.scope, object, &self.writer) {
                     list.partial.get_or_insert_default().insert(name, held);
                 }
                 PendingChanges::default()
             }
             Event::InitDone => of_kind.replace(kind, &watch.scope),
-            Event::Apply(object) => of_kind.apply(kind, object, &self.writer),
+            Event::Apply(object) => of_kind.apply(watch, object, &self.writer),
             Event::Delete(object) => {
                 let gone = of_kind.objects.remove(&name_of(&object));
                 gone.map_or_else(PendingChanges::default, |_| PendingChanges::of_kind(kind))
@@ -309,9 +309,10 @@ impl KindStore {
         changes
     }
 
-    fn apply(&mut self, kind: &WatchedKind, object: DynamicObject, writer: &str) -> PendingChanges {
+    fn apply(&mut self, watch: &WatchKey, object: DynamicObject, writer: &str) -> PendingChanges {
+        let kind = &KINDS[watch.kind];
         let name = name_of(&object);
-        let Some((name, held)) = to_stored(kind, object, writer) else {
+        let Some((name, held)) = to_stored(kind, &watch.scope, object, writer) else {
             let gone = self.objects.remove(&name);
             return gone.map_or_else(PendingChanges::default, |_| PendingChanges::of_kind(kind));
         };
@@ -368,13 +369,16 @@ fn name_of(object: &DynamicObject) -> ObjectName {
     (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
 }
 
-/// Converts an object to its stored form; `None` if it is irrelevant.
+/// Converts an object to its stored form; `None` if it is irrelevant. An object that is watched alone is kept whole,
+/// because another one refers to it.
 fn to_stored(
     kind: &WatchedKind,
+    scope: &WatchScope,
     mut object: DynamicObject,
     writer: &str,
 ) -> Option<(ObjectName, StoredObject)> {
-    if !kind.is_relevant(&object.data) {
+    let is_referenced = matches!(scope, WatchScope::Object(_));
+    if !is_referenced && !kind.is_relevant(&object.data) {
         return None;
     }
     let name = name_of(&object);
@@ -383,6 +387,9 @@ fn to_stored(
     let says_ours = has_our_status(&object.metadata, writer);
     let front = gateway_services::managed_service(kind, &object);
     kind.trim(&mut object);
+    if !is_referenced {
+        kind.trim_values(&mut object);
+    }
     let resource_version = object.metadata.resource_version.clone().unwrap_or_default();
     let uid = object.metadata.uid.clone().unwrap_or_default();
     let status = match kind.name {
