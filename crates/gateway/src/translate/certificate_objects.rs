@@ -5,8 +5,9 @@
 
 use std::collections::BTreeSet;
 
-use super::index::{BACKEND_TLS_POLICY, ObjectIndex};
+use super::index::{BACKEND_TLS_POLICY, ObjectIndex, SECURITY_POLICY};
 use super::ingress;
+use super::jwt;
 use super::listener::{allowed_listeners, is_ours};
 use super::listener_set::ListenerSets;
 use super::namespace_scope::NamespaceScope;
@@ -95,6 +96,10 @@ impl<'a> CertificateObjects<'a> {
             let namespace = &policy.metadata.namespace;
             for name in users.chain(keys.map(|it| &it.name)) {
                 self.found.insert(CertificateObject::new("Secret", namespace, name));
+            }
+            if let Some(jwt) = &policy.spec.jwt {
+                let owner = OwnerObject::of(SECURITY_POLICY, policy);
+                self.found.extend(jwt::config_maps(self.index, owner, jwt));
             }
         }
         for policy in &self.index.invalid_objects {
