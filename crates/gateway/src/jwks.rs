@@ -267,7 +267,7 @@ enum KeyFault {
 fn read_key(document: Value) -> Result<JsonWebKey, KeyFault> {
     let unusable = KeyFault::Unusable;
     let document: KeyDocument =
-        serde_json::from_value(document).ok().ok_or(unusable("is no JSON Web Key"))?;
+        serde_json::from_value(document).ok().ok_or_else(|| unusable("is no JSON Web Key"))?;
     if document.d.is_some() {
         return Err(KeyFault::Secret);
     }
@@ -282,7 +282,9 @@ fn read_key(document: Value) -> Result<JsonWebKey, KeyFault> {
         return Err(unusable("has a `kid` that is empty or longer than 256 bytes"));
     }
     let algorithm = match document.alg.as_deref() {
-        Some(name) => Some(JwtAlgorithm::parse(name).ok_or(unusable("has an unknown `alg`"))?),
+        Some(name) => {
+            Some(JwtAlgorithm::parse(name).ok_or_else(|| unusable("has an unknown `alg`"))?)
+        }
         None => None,
     };
     let bytes = |text: &Option<String>| {

@@ -32,6 +32,7 @@ pub(crate) mod refresh;
 mod token;
 
 use cache::TokenCache;
+use claims::ClaimValues;
 use fault::TokenFault;
 use refresh::KeySetRefresh;
 use token::{ParsedToken, SignedToken};
@@ -98,8 +99,8 @@ pub(super) struct VerifiedToken {
     /// Seconds since 1970 within which the token is valid, with the difference between clocks that is tolerated.
     valid_from: f64,
     valid_until: f64,
-    /// Header fields for the endpoint, with indices of claims of the issuer.
-    fields: Box<[(usize, Box<str>)]>,
+    /// Header fields for the endpoint.
+    fields: ClaimValues,
     issuer: usize,
 }
 

@@ -5,14 +5,14 @@ use serde_json::{Map, Value};
 
 use super::fault::TokenFault;
 
+/// Values of claims, with the indices of the claims in the settings of their issuer.
+pub(super) type ClaimValues = Box<[(usize, Box<str>)]>;
+
 /// Maximum length of a value.
 const MAX_VALUE: usize = 1024;
 
 /// Returns the values of the claims that the token has and that can be written, with their indices.
-pub(super) fn fields(
-    wanted: &[ClaimField],
-    claims: &[u8],
-) -> Result<Box<[(usize, Box<str>)]>, TokenFault> {
+pub(super) fn fields(wanted: &[ClaimField], claims: &[u8]) -> Result<ClaimValues, TokenFault> {
     let claims = serde_json::from_slice(claims).ok().ok_or(TokenFault::Malformed)?;
     let value = |(index, wanted): (usize, &ClaimField)| {
         Some((index, text(find(&claims, &wanted.claim)?)?.into()))
