@@ -18,6 +18,8 @@ pub mod load_balancer;
 pub mod managed_services;
 /// Names of the objects that can hold certificates.
 pub mod certificate_object;
+/// Key sets with which tokens are verified.
+pub mod jwks;
 /// Settings of a translation.
 pub mod translation_settings;
 /// Services whose addresses are taken in transparent mode.

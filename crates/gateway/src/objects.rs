@@ -69,6 +69,8 @@ mod rate_limit_policy;
 mod api_keys;
 /// `basicAuth` of a SecurityPolicy.
 mod basic_auth;
+/// `jwt` of a SecurityPolicy.
+mod jwt;
 /// External authorization.
 mod external_auth;
 /// `SecurityPolicy`.
@@ -141,6 +143,9 @@ pub use ingress::{
     IngressPaths, IngressPort, IngressRule, IngressService, IngressSpec, IngressTls,
 };
 pub use invalid_object::{InvalidObject, InvalidObjectTarget, PartialPolicy};
+pub use jwt::{
+    ClaimToHeader, JwksConfigMap, JwksSource, JwtAuthentication, JwtProvider, JwtSources,
+};
 pub use listener_set::{AllowedListeners, ListenerSetSpec, ParentGatewayRef};
 pub use metadata::{GatewayName, ObjectMeta, SharedObject, TypedObject};
 pub use namespace::{

@@ -11,6 +11,8 @@ mod settings;
 mod rate_limit;
 /// Keys of clients.
 mod api_keys;
+/// Tokens of issuers.
+mod jwt;
 /// Hashes of passwords.
 mod password_hash;
 /// Users and the hashes of their passwords.
@@ -32,7 +34,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use api_keys::{ApiKeySettings, ApiKeySource, SecretKey};
+pub use api_keys::{ApiKeySettings, CredentialSource, SecretKey};
 pub use basic_auth::BasicAuthSettings;
 pub use external_auth::{
     AuthorizerTarget, CookieScope, ExternalAuthSettings, FieldSelection, OriginalRequest,
@@ -42,6 +44,7 @@ pub use filter::{
     AllowList, CorsPolicy, HeaderEdits, HeaderField, MirrorFraction, MirrorPolicy, OriginPattern,
     PathRewrite, RedirectAction, RequestUrl, RewriteAction, RouteFilters, UrlScheme,
 };
+pub use jwt::{ClaimField, JwtIssuer, JwtSettings};
 pub use password_hash::PasswordHash;
 pub use rate_limit::{KeyedRateLimit, RateLimitKey, RateLimitSettings};
 pub use security::{ClientAddressRules, SecuritySettings};
@@ -77,6 +80,8 @@ pub struct Snapshot {
     pub rate_limits: Vec<Arc<RateLimitSettings>>,
     /// The keys of clients of all SecurityPolicies that have any.
     pub api_keys: Vec<Arc<ApiKeySettings>>,
+    /// The issuers of tokens of all SecurityPolicies that have any.
+    pub jwt: Vec<Arc<JwtSettings>>,
     /// The ports of Services whose clients balance each call themselves, sorted by name and port. Empty unless the
     /// settings of the translation ask for them.
     pub service_ports: Vec<ServicePortRoutes>,

@@ -230,6 +230,7 @@ pub enum ConditionReason {
     InvalidKind,
     InvalidParameters,
     InvalidRouteKinds,
+    KeysUnavailable,
     ListenersNotValid,
     NoConflicts,
     NoMatchingListenerHostname,

@@ -79,6 +79,8 @@ mod rate_limit;
 mod htpasswd;
 /// `apiKeys` of SecurityPolicies.
 mod api_keys;
+/// `jwt` of SecurityPolicies.
+mod jwt;
 /// `basicAuth` of SecurityPolicies.
 mod basic_auth;
 /// Authorization of requests by other servers.
@@ -183,6 +185,7 @@ pub fn translate(objects: &[ApiObject], settings: &TranslationSettings) -> Trans
         }
     }
     snapshot.api_keys = request_policies.api_keys();
+    snapshot.jwt = request_policies.jwt();
     snapshot.rate_limits = request_policies.into_rate_limits();
     snapshot.listeners = listeners.into_listeners();
     snapshot.service_ports = service_listeners.port_routes(|key| {

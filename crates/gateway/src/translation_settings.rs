@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::address_filter::AddressFilter;
 use crate::addresses::AddressAssignment;
 use crate::certificate_object::CertificateObject;
+use crate::jwks::{JwksSubscription, KeySetState};
 use crate::load_balancer::LoadBalancerSettings;
 use crate::objects::{
     GATEWAY_CONTROLLER, GatewayClassSpec, INGRESS_CONTROLLER, IngressClassSpec, TypedObject,
@@ -26,6 +27,8 @@ pub struct TranslationSettings {
     pub share_hostnames: bool,
     /// Names in DNS of which the last answer had addresses that the filter rejects, each with the reason.
     pub rejected_answers: BTreeMap<Arc<str>, String>,
+    /// Key sets that are fetched. One that is missing has not been fetched yet.
+    pub key_sets: BTreeMap<JwksSubscription, KeySetState>,
     /// Secrets and ConfigMaps of the cluster that cannot be read, each with the reason.
     pub unreadable_objects: BTreeMap<CertificateObject, String>,
     /// Transparent mode. `None`: annotations of Services have no effect.

@@ -13,6 +13,7 @@
 //! - `# external names: NETWORK` lets names in DNS resolve to addresses of the network.
 //! - `# rejected: NAME REASON` says that the last answer for a name had addresses that are rejected.
 //! - `# unreadable: KIND NAMESPACE/NAME: REASON` says that a Secret or ConfigMap cannot be read.
+//! - `# key set: URL REASON` says that a key set could not be fetched.
 //! - `# own: ADDRESS` is an address of Sheave, `# private port: PORT` a port of its admin API.
 //! - `# controller: NAME` is the name of Sheave's GatewayClasses.
 //! - `# transparent: NODE ZONE` turns transparent mode on, for this node and zone; `# no ipv6` leaves IPv6 alone.
@@ -29,8 +30,10 @@ use std::fmt::{Debug, Write};
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use gateway::address_pool::assign;
+use gateway::jwks::{JwksSubscription, JwksUrl, KeySetState};
 use gateway::load_balancer::{self, LoadBalancerService, ReservedAddresses};
 use gateway::managed_services::{self, DesiredService, ManagedServices, PublishedAddress};
 use gateway::matching::OwnedHostName;
@@ -250,6 +253,17 @@ fn settings(input: &str, objects: &[ApiObject]) -> TranslationSettings {
     for rejected in values("rejected") {
         let (name, reason) = rejected.split_once(' ').unwrap();
         settings.rejected_answers.insert(name.into(), reason.to_owned());
+    }
+    for failed in values("key set") {
+        let (url, problem) = failed.split_once(' ').unwrap();
+        let subscription = JwksSubscription {
+            url: JwksUrl::parse(url).unwrap(),
+            refresh_interval: Duration::ZERO,
+            max_age: Duration::ZERO,
+            is_filtered: true,
+        };
+        let state = KeySetState { keys: None, problem: Some(problem.to_owned()) };
+        settings.key_sets.insert(subscription, state);
     }
     for unreadable in values("unreadable") {
         let (object, reason) = unreadable.split_once(": ").unwrap();
@@ -546,9 +560,14 @@ fn security(settings: &SecuritySettings) -> String {
             let addresses = format!("security {policy}: allowed {allowed:?}, denied {denied:?}");
             let users = settings.basic_auth.as_ref().map(|it| format!(", {it:?}"));
             let keys = settings.api_keys.as_ref().map(|it| format!(", {it:?}"));
+            let tokens = settings.jwt.as_ref().map(|it| format!(", {it:?}"));
             let auth = settings.external_auth.as_ref();
             let auth = auth.map(|it| format!(", {}", authorizer(it))).unwrap_or_default();
-            addresses + &users.unwrap_or_default() + &keys.unwrap_or_default() + &auth
+            addresses
+                + &users.unwrap_or_default()
+                + &keys.unwrap_or_default()
+                + &tokens.unwrap_or_default()
+                + &auth
         }
     }
 }

@@ -104,7 +104,8 @@ fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> String {
     let of_policies = format!(
         "{:?} {:?} {:?}",
         filters.security.as_ref().map(|it| {
-            (&it.client_addresses, &it.basic_auth, &it.external_auth, it.api_keys.is_some())
+            let has_keys = it.api_keys.is_some() || it.jwt.is_some();
+            (&it.client_addresses, &it.basic_auth, &it.external_auth, has_keys)
         }),
         filters.traffic.as_ref().map(|it| (
             it.max_body_bytes,

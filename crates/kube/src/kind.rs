@@ -52,6 +52,9 @@ const CHAIN: &str = "tls.crt";
 const KEY: &str = "tls.key";
 const CA_BUNDLE: &str = "ca.crt";
 const REVOCATION_LISTS: &str = "ca.crl";
+const KEY_SET: &str = "jwks";
+/// Type of Secrets whose values may have any name: users and keys of clients are in them.
+const OPAQUE: &str = "Opaque";
 
 /// Excludes the types of Secrets that never hold a certificate: they are most of the Secrets in a
 /// cluster, and the largest.
@@ -194,12 +197,14 @@ impl WatchedKind {
     }
 
     /// True if an object of this kind can affect the configuration. Of Secrets and ConfigMaps, which are numerous in a
-    /// cluster, only those with certificates can.
+    /// cluster, only those with certificates, key sets or values of any name can, if no object is known to refer to them.
     pub(crate) fn is_relevant(&self, content: &Value) -> bool {
         let holds = |name: &str| content.pointer("/data").is_some_and(|it| it.get(name).is_some());
         match self.name {
-            "Secret" => holds(CHAIN) || holds(CA_BUNDLE) || holds(REVOCATION_LISTS),
-            "ConfigMap" => holds(CA_BUNDLE) || holds(REVOCATION_LISTS),
+            "Secret" => {
+                is_opaque(content) || holds(CHAIN) || holds(CA_BUNDLE) || holds(REVOCATION_LISTS)
+            }
+            "ConfigMap" => holds(CA_BUNDLE) || holds(REVOCATION_LISTS) || holds(KEY_SET),
             _ => true,
         }
     }
@@ -227,14 +232,21 @@ impl WatchedKind {
         }
     }
 
-    /// Removes the values of a Secret or ConfigMap that are not certificates.
+    /// Removes values of a Secret or ConfigMap that are never read, if no object is known to refer to it.
     pub(crate) fn trim_values(&self, object: &mut DynamicObject) {
+        let has_any_name = self.name == SECRET && is_opaque(&object.data);
         if self.holds_certificates
+            && !has_any_name
             && let Some(Value::Object(values)) = object.data.get_mut("data")
         {
-            values.retain(|name, _| [CHAIN, KEY, CA_BUNDLE, REVOCATION_LISTS].contains(&&**name));
+            let read = [CHAIN, KEY, CA_BUNDLE, REVOCATION_LISTS, KEY_SET];
+            values.retain(|name, _| read.contains(&&**name));
         }
     }
+}
+
+fn is_opaque(content: &Value) -> bool {
+    content.get("data").is_some() && content.get("type").and_then(Value::as_str) == Some(OPAQUE)
 }
 
 /// Removes all of a Node but its addresses: its images alone are larger than all that is read.
@@ -257,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn only_config_maps_and_secrets_with_certificates_are_relevant() {
+    fn only_config_maps_and_secrets_that_can_be_used_are_relevant() {
         let matter = |kind: &str, data: Value| {
             WatchedKind::by_name(kind).unwrap().is_relevant(&json!({ "data": data }))
         };
@@ -266,7 +278,11 @@ mod tests {
         assert!(!matter("ConfigMap", json!({"app.conf": ""})));
         assert!(matter("Secret", json!({"tls.crt": "UEVN", "tls.key": "UEVN"})));
         assert!(matter("Secret", json!({"ca.crt": "UEVN"})));
-        assert!(!matter("Secret", json!({"password": "", "tls": ""})));
+        assert!(matter("ConfigMap", json!({"jwks": "{}"})));
+        let secret = |kind: &str| json!({ "type": kind, "data": { "password": "", "tls": "" } });
+        let is_relevant = |it| WatchedKind::by_name("Secret").unwrap().is_relevant(&it);
+        assert!(is_relevant(secret("Opaque")));
+        assert!(!is_relevant(secret("example.com/other")));
         assert!(!WatchedKind::by_name("Secret").unwrap().is_relevant(&json!({})));
     }
 }

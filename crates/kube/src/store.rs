@@ -211,7 +211,7 @@ impl Store {
                 PendingChanges::default()
             }
             Event::InitDone => of_kind.replace(kind, &watch.scope),
-            Event::Apply(object) => of_kind.apply(kind, &watch.scope, object, &self.writer),
+            Event::Apply(object) => of_kind.apply(watch, object, &self.writer),
             Event::Delete(object) => {
                 let gone = of_kind.objects.remove(&name_of(&object));
                 gone.map_or_else(PendingChanges::default, |_| PendingChanges::of_kind(kind))
@@ -309,15 +309,10 @@ impl KindStore {
         changes
     }
 
-    fn apply(
-        &mut self,
-        kind: &WatchedKind,
-        scope: &WatchScope,
-        object: DynamicObject,
-        writer: &str,
-    ) -> PendingChanges {
+    fn apply(&mut self, watch: &WatchKey, object: DynamicObject, writer: &str) -> PendingChanges {
+        let kind = &KINDS[watch.kind];
         let name = name_of(&object);
-        let Some((name, held)) = to_stored(kind, scope, object, writer) else {
+        let Some((name, held)) = to_stored(kind, &watch.scope, object, writer) else {
             let gone = self.objects.remove(&name);
             return gone.map_or_else(PendingChanges::default, |_| PendingChanges::of_kind(kind));
         };

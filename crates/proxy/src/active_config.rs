@@ -12,8 +12,8 @@ use balance::{EndpointRegistry, EndpointSet, SetMember, SlotAssignment};
 use gateway::matching::{HostName, HostNameBuffer, RequestAttributes, RouteTable};
 use gateway::snapshot::{
     AffinitySettings, ApiKeySettings, BackendKey, BackendSettings, ClientSettings, EndpointSpec,
-    Http3Settings, InterceptionSettings, ListenerProtocol, RateLimitSettings, Rule, TlsPayload,
-    TransportProtocol,
+    Http3Settings, InterceptionSettings, JwtSettings, ListenerProtocol, RateLimitSettings, Rule,
+    TlsPayload, TransportProtocol,
 };
 use gateway::{Snapshot, snapshot};
 use ipnet::IpNet;
@@ -23,6 +23,7 @@ use crate::affinity::AffinityKey;
 use crate::backend::{Backend, BackendConfigRef, SlotShare};
 use crate::config_cell::{CachedConfig, ConfigCell};
 use crate::credentials::api_key::ApiKeyTable;
+use crate::credentials::jwt::JwtVerifier;
 use crate::demand::route_rates::RouteRates;
 use crate::dial::pool::EndpointData;
 use crate::failure::Failure;
@@ -47,6 +48,8 @@ pub(crate) struct ActiveConfig {
     pub(crate) rate_limiters: Vec<Arc<RateLimiter>>,
     /// Keys of clients, by policy.
     pub(crate) api_keys: HashMap<Arc<str>, Arc<ApiKeyTable>>,
+    /// Issuers of tokens, by SecurityPolicy.
+    pub(crate) jwt: HashMap<Arc<str>, Arc<JwtVerifier>>,
     /// Indices of the listeners whose connections are intercepted, by address.
     pub(crate) intercepting: HashMap<SocketAddr, usize>,
 }
@@ -294,6 +297,8 @@ pub(crate) struct StateRegistry {
     rate_limit_part: Arc<SharedPart>,
     /// By policy.
     api_keys: HashMap<Arc<str>, Arc<ApiKeyTable>>,
+    /// By policy.
+    jwt: HashMap<Arc<str>, Arc<JwtVerifier>>,
     endpoint_tls: EndpointTlsFactory,
     slot_assignment: SlotAssignment,
     affinity_key: Arc<AffinityKey>,
@@ -318,6 +323,7 @@ impl StateRegistry {
             rate_limiters: BTreeMap::new(),
             rate_limit_part: Arc::default(),
             api_keys: HashMap::new(),
+            jwt: HashMap::new(),
             endpoint_tls: EndpointTlsFactory::default(),
             // The thread of the leases sets it once it knows the replicas.
             slot_assignment: match &leases {
@@ -406,6 +412,24 @@ impl StateRegistry {
         };
         self.api_keys = all.iter().map(table).collect();
         self.api_keys.clone()
+    }
+
+    /// Returns the issuers of tokens of the Snapshot, by policy. Tokens that were right are remembered as long as the
+    /// settings and keys of their policy stay the same.
+    pub(crate) fn jwt(&mut self, all: &[Arc<JwtSettings>]) -> HashMap<Arc<str>, Arc<JwtVerifier>> {
+        let verifier = |settings: &Arc<JwtSettings>| {
+            let known = self.jwt.get(&settings.policy);
+            let verifier = match known.filter(|known| known.settings == *settings) {
+                Some(known) => Arc::clone(known),
+                None => {
+                    let known = known.map(|known| &**known);
+                    Arc::new(JwtVerifier::new(settings, known, self.workers))
+                }
+            };
+            (Arc::clone(&settings.policy), verifier)
+        };
+        self.jwt = all.iter().map(verifier).collect();
+        self.jwt.clone()
     }
 
     /// Sets this replica's part of every bucket of a rate limit.

@@ -1,6 +1,6 @@
 //! The handle on the control side: starts the workers, applies configuration, reads state and metrics.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
@@ -13,6 +13,7 @@ use balance::demand::{ProxylessRequests, RequestRates, WINDOW};
 use balance::rate_limit::ReplicaPart;
 use balance::{RequestDemand, SlotAssignment};
 use gateway::Snapshot;
+use gateway::jwks::JwksSubscription;
 use gateway::snapshot::{
     BackendKey, BackendSettings, EndpointProtocol, EndpointSpec, Listener, Rule, RuleTarget,
     TransportProtocol, WeightedTarget,
@@ -385,6 +386,7 @@ impl Proxy {
             rules: snapshot.rules.clone(),
             backends: control.registry.backends(snapshot),
             api_keys: control.registry.api_keys(&snapshot.api_keys),
+            jwt: control.registry.jwt(&snapshot.jwt),
             rate_limiters: control.registry.rate_limiters(&snapshot.rate_limits),
         };
         let change = control.groups.open(groups);
@@ -442,6 +444,11 @@ impl Proxy {
     /// Returns the worker that accepts for a listener index.
     fn accepting_worker(&self, place: usize) -> &worker::WorkerHandle {
         &self.shared.workers[place % self.shared.workers.len()]
+    }
+
+    /// Waits until clients have sent tokens of keys that are in none of these key sets, and returns those. Cancel-safe.
+    pub async fn stale_key_sets(&self) -> BTreeSet<Arc<JwksSubscription>> {
+        self.shared.key_set_refresh.asked().await
     }
 
     /// Replaces the endpoints of one backend, without a new Snapshot. Returns false if no rule refers to this backend.

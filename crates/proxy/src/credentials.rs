@@ -1,8 +1,8 @@
 //! Credentials of a request, as the SecurityPolicy of its rule requires them.
 //!
-//! A request passes with a name and a password of a user, or the key of a client, or is answered with 401. The check
-//! comes after what a filter answers: a redirect to HTTPS must not ask for a password over HTTP, and a browser sends no
-//! credentials with a CORS preflight request.
+//! A request passes with a name and a password of a user, the key of a client and the token of an issuer, if they are
+//! required, or is answered with 401. The check comes after what a filter answers: a redirect to HTTPS must not ask for a
+//! password over HTTP, and a browser sends no credentials with a CORS preflight request.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -19,13 +19,18 @@ use crate::clock;
 use crate::context::RequestContext;
 use crate::failure::Failure;
 
+/// Places of credentials in a request.
+mod source;
 /// Keys of clients.
 pub(crate) mod api_key;
+/// Tokens of issuers.
+pub(crate) mod jwt;
 /// Hashes of passwords.
 mod password;
 /// Verification of passwords, off the workers.
 pub(crate) mod verifier;
 
+use jwt::fault::TokenFault;
 use verifier::VerificationStart;
 
 /// Maximum length of a name and a password together.
@@ -37,16 +42,32 @@ pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// True if requests need credentials by these settings.
 pub(crate) fn are_required(security: &SecuritySettings) -> bool {
-    security.basic_auth.is_some() || security.api_keys.is_some()
+    security.basic_auth.is_some() || security.api_keys.is_some() || security.jwt.is_some()
 }
 
-/// Adds what tells the client which credentials are required (RFC 9110 §11.6.1).
-pub(crate) fn challenge(security: &SecuritySettings, response: &mut ResponseHead) {
+/// Adds what tells the client which credentials are required (RFC 9110 §11.6.1). `refused` is the reason if the request
+/// has a token that is not accepted.
+pub(crate) fn challenge(
+    security: &SecuritySettings,
+    refused: Option<TokenFault>,
+    response: &mut ResponseHead,
+) {
     if let Some(basic) = &security.basic_auth {
         response.fields.append("WWW-Authenticate", &*basic.challenge);
     }
     if let Some(keys) = &security.api_keys {
         response.fields.append("WWW-Authenticate", api_key::challenge(keys));
+    }
+    if security.jwt.is_some() {
+        // RFC 6750 §3: without a token there is no error.
+        let challenge = refused.map_or_else(
+            || "Bearer".to_owned(),
+            |fault| {
+                let reason = fault.reason();
+                format!("Bearer error=\"invalid_token\", error_description=\"{reason}\"")
+            },
+        );
+        response.fields.append("WWW-Authenticate", challenge);
     }
 }
 
@@ -61,6 +82,13 @@ pub(crate) async fn check(
         let table = active_config.api_keys.get(&security.policy);
         let table = table.ok_or(Failure::SecurityPolicyInvalid)?;
         table.check(&mut context.exchange.request)?;
+    }
+    if security.jwt.is_some() {
+        let verifier = active_config.jwt.get(&security.policy);
+        let verifier = verifier.ok_or(Failure::SecurityPolicyInvalid)?;
+        let (worker, now) = (context.worker, context.record.started);
+        let refresh = &worker.shared.key_set_refresh;
+        verifier.check(&mut context.exchange.request, worker.index, refresh, now)?;
     }
     let Some(basic) = &security.basic_auth else { return Ok(()) };
     let credentials = BasicCredentials::of(&context.exchange.request.fields);

@@ -8,6 +8,8 @@ use codec::proxy_protocol::ProxyHeaderError;
 use quic::DialError;
 use tls::{ClientTlsError, EndpointTlsError};
 
+use crate::credentials::jwt::fault::TokenFault;
+
 /// Defines [`Failure`] and its table together, so that a failure is one row: its name, the keyword `rejection` if a
 /// backend's slots and queue reject a request with it, and its attributes. A failure that carries a reason names an
 /// example of it, for [`Failure::ALL`].
@@ -79,6 +81,8 @@ failures! {
         "this client may not send requests here");
     Unauthenticated => row(401, "http_request_denied", "unauthenticated",
         "valid credentials are required");
+    InvalidToken(reason: TokenFault = Malformed) =>
+        row(401, "http_request_denied", "invalid_token", reason.reason());
     CredentialOverload => row(503, "proxy_internal_error", "credential_overload",
         "too many passwords wait to be verified");
     SecurityPolicyInvalid => row(500, "proxy_configuration_error", "security_policy_invalid",

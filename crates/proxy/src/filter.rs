@@ -14,7 +14,7 @@ use gateway::snapshot::{
 };
 
 use crate::failure::Failure;
-use crate::rate_limit::RateLimitRejection;
+use crate::rate_limit::{RateLimitRejection, RateLimiter};
 
 /// Header modification.
 pub(crate) mod headers;
@@ -96,6 +96,18 @@ impl RequestFilters {
     /// Returns the index of the rate limits of the request.
     pub(crate) fn rate_limit(&self) -> Option<usize> {
         self.rule.filters.as_ref()?.rate_limit
+    }
+
+    /// True if a rate limit of the request depends on claims of its token.
+    pub(crate) fn limits_claims(&self, limiter: &RateLimiter) -> bool {
+        let jwt = self.security().and_then(|it| it.jwt.as_ref());
+        jwt.is_some_and(|it| limiter.has_key_of(&it.claim_fields))
+    }
+
+    /// Keeps the rejection by a rate limit for the response.
+    pub(crate) fn reject(&mut self, rejection: Box<RateLimitRejection>) -> Failure {
+        self.rejection = Some(rejection);
+        Failure::RateLimit
     }
 
     /// Returns the maximum size of the request's body, if it is not that of the listener.

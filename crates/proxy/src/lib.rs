@@ -153,3 +153,4 @@ pub use rate_limit::RateLimitSharing;
 pub use request_path::normal_path;
 pub use slot_leases::{LeaseStatus, SlotLeases};
 pub use ticket_keys::{TicketKeyExchange, TicketKeyStatus};
+pub use tls::load_system_roots as system_roots;

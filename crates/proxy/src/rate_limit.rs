@@ -114,6 +114,14 @@ impl RateLimiter {
         }
     }
 
+    /// True if a key is the value of one of these header fields; their names are in lower case.
+    pub(crate) fn has_key_of(&self, fields: &[Box<str>]) -> bool {
+        self.limits.iter().any(|limit| match &limit.keyed.key {
+            RateLimitKey::Header(name) => fields.contains(name),
+            RateLimitKey::All | RateLimitKey::ClientAddress { .. } => false,
+        })
+    }
+
     /// Takes a token of each limit for a request. If one has none, no token is taken.
     pub(crate) fn admit(
         &self,

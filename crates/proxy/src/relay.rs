@@ -420,9 +420,13 @@ pub(crate) async fn answer(context: &mut RequestContext<'_>) -> ConnectionOutcom
         rejection.describe(response);
     }
     match failure {
-        Failure::Unauthenticated => {
+        Failure::Unauthenticated | Failure::InvalidToken(_) => {
             let security = filtering.as_ref().and_then(RequestFilters::security);
-            security.iter().for_each(|it| credentials::challenge(it, response));
+            let refused = match failure {
+                Failure::InvalidToken(fault) => Some(fault),
+                _ => None,
+            };
+            security.iter().for_each(|it| credentials::challenge(it, refused, response));
         }
         Failure::CredentialOverload if call.is_none() => credentials::describe_overload(response),
         _ => {}

@@ -227,9 +227,9 @@ fn answer_locally(
     filtering.admit(address)?;
     if let Some(limiter) = filtering.rate_limit() {
         let limiter = &active_config.rate_limiters[limiter];
-        if let Err(rejection) = limiter.admit(worker.index, request, address, record.started) {
-            filtering.rejection = Some(rejection);
-            return Err(Failure::RateLimit);
+        if !filtering.limits_claims(limiter) {
+            let admitted = limiter.admit(worker.index, request, address, record.started);
+            admitted.map_err(|rejection| filtering.reject(rejection))?;
         }
     }
     if filtering.answer(request, client.origin.scheme, listener.public_port, response)? {
@@ -258,9 +258,28 @@ async fn authorize(
     let security = security.filter(|it| credentials::are_required(it)).map(Arc::clone);
     if let Some(security) = security {
         credentials::check(context, active_config, &security, client).await?;
+        limit_claims(context, active_config, client)?;
     }
     let deadline = request_deadline(active_config, rule, target, context.record.started);
     external_auth::authorize(context, active_config, listener, rule, deadline).await
+}
+
+/// Rejects a request over its rate limit, if the limit depends on claims of its token, which are known now.
+fn limit_claims(
+    context: &mut RequestContext<'_>,
+    active_config: &WorkerConfig,
+    client: IpAddr,
+) -> Result<(), Failure> {
+    let RequestContext { worker, exchange, record, .. } = context;
+    let Exchange { request, filters, .. } = &mut **exchange;
+    let Some(filters) = filters else { return Ok(()) };
+    let Some(limiter) = filters.rate_limit() else { return Ok(()) };
+    let limiter = &active_config.rate_limiters[limiter];
+    if !filters.limits_claims(limiter) {
+        return Ok(());
+    }
+    let admitted = limiter.admit(worker.index, request, || client, record.started);
+    admitted.map_err(|rejection| filters.reject(rejection))
 }
 
 /// Returns the time by which a request has to be complete.

@@ -17,6 +17,7 @@ use crate::accept::handshake_limiter::HandshakeLimiter;
 use crate::active_config::{ActiveConfig, BoundListener, WorkerConfig};
 use crate::clock;
 use crate::config_cell::{CachedConfig, ConfigCell};
+use crate::credentials::jwt::refresh::KeySetRefresh;
 use crate::credentials::verifier::PasswordVerifier;
 use crate::descriptors::IdleShedding;
 use crate::dial::h3::pools::H3WorkerPools;
@@ -59,6 +60,8 @@ pub(crate) struct ProxyState {
     pub(crate) interception: InterceptionState,
     /// Verification of passwords.
     pub(crate) password_verifier: PasswordVerifier,
+    /// Key sets that should be fetched again.
+    pub(crate) key_set_refresh: KeySetRefresh,
     /// Leases of slots among replicas; `None`: there are none.
     pub(crate) leases: Option<Arc<LeaseSignal>>,
     stage: AtomicU8,
@@ -190,6 +193,7 @@ impl ProxyState {
             budgets,
             interception,
             password_verifier,
+            key_set_refresh: KeySetRefresh::default(),
             leases,
             stage: AtomicU8::new(DrainStage::Serving as u8),
         }

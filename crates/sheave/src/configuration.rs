@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ::xds::ResourcePublisher;
+use gateway::jwks::JwksSubscription;
 use gateway::snapshot::{Backend, BackendKey, EndpointSource, EndpointSpec, Snapshot};
 use gateway::{
     AddressFilter, ApiObject, EndpointIndex, ObjectOrigin, ObjectProblem, TranslationResult,
@@ -24,6 +25,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::dns::DnsWatcher;
 use crate::failure::bind_advice;
 use crate::files::SourceContents;
+use crate::key_sets::KeySetWatcher;
 use crate::report::{ProcessReport, ReloadOutcome, TranslatedServices};
 use crate::transparent::AgentHandle;
 use xds_status::XdsRouteStatus;
@@ -42,6 +44,7 @@ const MAX_REJECTED_ADDRESSES: usize = 3;
 pub(crate) struct ConfigurationController {
     proxy: Arc<Proxy>,
     dns: DnsWatcher,
+    key_sets: KeySetWatcher,
     objects: Vec<ApiObject>,
     settings: TranslationSettings,
     /// Problems of the objects that the translation in force skipped.
@@ -122,12 +125,14 @@ impl ConfigurationController {
         report: watch::Sender<ProcessReport>,
     ) -> Self {
         let settings = TranslationSettings::default();
+        let key_sets = KeySetWatcher::new(dns.resolver(), report.clone());
         let (objects, backends, backends_by_address, skipped_problems, logged_problems) =
             Default::default();
         let (retranslate_at, unbindable) = (None, None);
         Self {
             proxy,
             dns,
+            key_sets,
             objects,
             settings,
             skipped_problems,
@@ -166,10 +171,19 @@ impl ConfigurationController {
     /// See [`apply`](Self::apply).
     pub(crate) async fn apply_first(
         &mut self,
-        checked: CheckedConfiguration,
+        mut checked: CheckedConfiguration,
     ) -> Result<Vec<String>, Vec<ListenError>> {
         self.dns.watch_hosts(dns_hosts(&checked.translation.snapshot.backends));
         self.dns.wait_for_first_answers().await;
+        let subscriptions = subscriptions(&checked.translation.snapshot);
+        if !subscriptions.is_empty() {
+            self.key_sets.watch_sets(subscriptions, &checked.settings.address_filter);
+            self.key_sets.wait_for_first_sets().await;
+            checked.settings.key_sets = self.key_sets.states();
+            let problems = checked.translation.problems;
+            checked.translation = gateway::translate(&checked.objects, &checked.settings);
+            checked.translation.problems = problems;
+        }
         self.apply(checked)
     }
 
@@ -222,6 +236,7 @@ impl ConfigurationController {
             xds.publish(&snapshot, settings.cluster_domain.name());
         }
         self.dns.watch_hosts(hosts);
+        self.key_sets.watch_sets(subscriptions(&snapshot), &settings.address_filter);
         let unbound: Vec<String> = errors.iter().map(with_advice).collect();
         for (error, sentence) in errors.iter().zip(&unbound) {
             status::report_port_unavailable(
@@ -268,8 +283,8 @@ impl ConfigurationController {
         Ok(unbound)
     }
 
-    /// Waits until the addresses of a DNS name change, the next translation of the same objects is due, or xDS clients
-    /// reject something else, and handles it. Cancel-safe.
+    /// Waits until the addresses of a DNS name or a key set change, the next translation of the same objects is due, or
+    /// xDS clients reject something else, and handles it. Cancel-safe.
     pub(crate) async fn follow(&mut self) {
         let wait = async |at: Option<Instant>| match at {
             Some(at) => sleep_until(at).await,
@@ -278,6 +293,11 @@ impl ConfigurationController {
         let changed = tokio::select! {
             changed = self.dns.changed() => Some(changed),
             () = wait(self.retranslate_at) => None,
+            () = self.key_sets.changed() => None,
+            stale = self.proxy.stale_key_sets() => {
+                self.key_sets.fetch_early(&stale);
+                return;
+            }
             () = xds_status_change(&mut self.xds_status) => {
                 self.report_xds_status();
                 return;
@@ -376,6 +396,7 @@ impl ConfigurationController {
             None => (self.objects.clone(), self.settings.clone(), ErrorPolicy::SkipInvalid),
         };
         settings.rejected_answers = self.rejected_answers();
+        settings.key_sets = self.key_sets.states();
         let translation = gateway::translate(&objects, &settings);
         let checked = CheckedConfiguration { objects, settings, error_policy, translation };
         self.apply_and_log(checked);
@@ -406,6 +427,7 @@ impl ConfigurationController {
 
     fn apply_contents(&mut self, mut contents: SourceContents) -> ReloadOutcome {
         contents.settings.rejected_answers.clone_from(&self.settings.rejected_answers);
+        contents.settings.key_sets.clone_from(&self.settings.key_sets);
         let is_clean =
             contents.error_policy == ErrorPolicy::SkipInvalid || contents.problems.is_empty();
         if self.unbindable.take().is_some() {
@@ -554,6 +576,12 @@ fn log_problem(problem: &ObjectProblem) {
         "{}",
         problem.message
     );
+}
+
+/// Returns the key sets that policies fetch.
+fn subscriptions(snapshot: &Snapshot) -> BTreeSet<Arc<JwksSubscription>> {
+    let issuers = snapshot.jwt.iter().flat_map(|it| &it.issuers);
+    issuers.filter_map(|it| it.subscription.clone()).collect()
 }
 
 /// Returns the DNS names of backends.

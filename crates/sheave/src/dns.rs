@@ -33,6 +33,23 @@ const MAX_FAILURE_DELAY: Duration = Duration::from_secs(30);
 /// Time that the first configuration waits for the answers of its names.
 const FIRST_LOOKUP_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// Resolves single names.
+#[derive(Clone)]
+pub(crate) struct NameResolver(LookupFunction);
+
+impl NameResolver {
+    /// Returns the addresses of a name.
+    pub(crate) async fn addresses(&self, name: &Arc<str>) -> Result<Vec<IpAddr>, String> {
+        let lookup = (self.0)(Arc::clone(name)).await;
+        let addresses = lookup.addresses();
+        match lookup.problem() {
+            // One family is enough.
+            Some(problem) if addresses.is_empty() => Err(format!("{name}: {problem}")),
+            Some(_) | None => Ok(addresses),
+        }
+    }
+}
+
 /// The DNS names in use, each with a task that resolves it.
 pub(crate) struct DnsWatcher {
     lookup: LookupFunction,
@@ -58,6 +75,11 @@ impl DnsWatcher {
     /// Uses this server, or the servers of `/etc/resolv.conf`.
     pub(crate) fn new(server: Option<SocketAddr>, report: watch::Sender<ProcessReport>) -> Self {
         Self::with_lookup(lookup_by(server), report)
+    }
+
+    /// Returns a resolver that asks the same servers.
+    pub(crate) fn resolver(&self) -> NameResolver {
+        NameResolver(Arc::clone(&self.lookup))
     }
 
     fn with_lookup(lookup: LookupFunction, report: watch::Sender<ProcessReport>) -> Self {

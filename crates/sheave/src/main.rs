@@ -32,6 +32,8 @@ mod terminating_peers;
 mod self_signed;
 /// DNS names as endpoints.
 mod dns;
+/// Key sets of issuers by URL.
+mod key_sets;
 /// Applies objects to the data plane.
 mod configuration;
 /// Waits until an optional deadline.

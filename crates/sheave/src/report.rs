@@ -86,6 +86,12 @@ pub(crate) struct ProcessReport {
     pub(crate) lookups: [u64; 2],
     /// Number of names whose last lookup failed.
     pub(crate) names_failing: usize,
+    /// Fetches of key sets: done, failed.
+    pub(crate) key_set_fetches: [u64; 2],
+    /// Number of key sets whose last fetch failed.
+    pub(crate) key_sets_failing: usize,
+    /// Number of key sets that are not there: not fetched yet, or too old.
+    pub(crate) key_sets_missing: usize,
 }
 
 impl ReloadOutcome {
@@ -125,6 +131,9 @@ impl ProcessReport {
             reloads: [0; ReloadOutcome::ALL.len()],
             lookups: [0; 2],
             names_failing: 0,
+            key_set_fetches: [0; 2],
+            key_sets_failing: 0,
+            key_sets_missing: 0,
         }
     }
 

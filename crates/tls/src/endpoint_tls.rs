@@ -199,7 +199,7 @@ fn quic_config(config: &Arc<ClientConfig>) -> Result<Arc<QuicClientConfig>, Erro
 }
 
 /// Reads the trust anchors of the system: without any, no endpoint is trusted.
-fn load_system_roots() -> Arc<RootCertStore> {
+pub fn load_system_roots() -> Arc<RootCertStore> {
     let mut store = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
     for error in &found.errors {

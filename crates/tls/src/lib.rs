@@ -37,7 +37,7 @@ use rustls::{Error, ProtocolVersion, RootCertStore, ServerConfig};
 pub use client_hello::{ClientHelloParse, MOST_HELLO_BYTES};
 pub use endpoint_tls::{
     ClientTlsConfig, ConnectionSecurity, EndpointTlsContext, EndpointTlsFactory,
-    QuicClientTlsConfig,
+    QuicClientTlsConfig, load_system_roots,
 };
 pub use session::TlsSession;
 pub use sni::{ServerTlsConfig, ServerTlsConfigs, ServerTlsMode, SniEntry, SniTable};

@@ -54,6 +54,8 @@ mod reload;
 mod rate_limits;
 /// Clients that are allowed and denied by their addresses.
 mod client_addresses;
+/// Tokens of issuers that requests need.
+mod jwt;
 /// Limits of the size of bodies.
 mod body_limits;
 /// Responses in place of those of endpoints.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::api_keys::ApiKeyAuthentication;
 use super::basic_auth::BasicAuthentication;
 use super::external_auth::ExternalAuth;
+use super::jwt::JwtAuthentication;
 use super::route_target::RouteTarget;
 use super::scalar::CidrBlock;
 
@@ -29,6 +30,8 @@ pub struct SecurityPolicySpec {
     pub basic_auth: Option<BasicAuthentication>,
     /// Keys of clients. Default: none is needed.
     pub api_keys: Option<ApiKeyAuthentication>,
+    /// Signed tokens of issuers (JWT). Default: none is needed.
+    pub jwt: Option<JwtAuthentication>,
     /// Authorization of requests by another server, after all other checks.
     pub external_auth: Option<ExternalAuth>,
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::objects::FieldName;
+
 /// Clients that may send requests with their keys.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ApiKeySettings {
@@ -11,7 +13,7 @@ pub struct ApiKeySettings {
     /// The keys with the IDs of their clients. There is at least one; each key is there once.
     pub clients: Vec<(SecretKey, Arc<str>)>,
     /// The places of a request where the key may be; the first one that a request has counts. There is at least one.
-    pub sources: Vec<ApiKeySource>,
+    pub sources: Vec<CredentialSource>,
     /// The name of the header field in which endpoints get the ID of the client, in lower case.
     pub client_header: Option<Box<str>>,
     /// True if the key is removed from the request that endpoints get.
@@ -22,15 +24,30 @@ pub struct ApiKeySettings {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SecretKey(pub Box<[u8]>);
 
-/// A place of a request where its key may be.
+/// A place of a request where a credential may be: a key, or a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ApiKeySource {
+pub enum CredentialSource {
     /// The header field of this name, in lower case.
     Header(Box<str>),
     /// The parameter of the query of this name.
     QueryParameter(Box<str>),
     /// The cookie of this name.
     Cookie(Box<str>),
+}
+
+impl CredentialSource {
+    /// Returns the places with these names, in the order in which they are searched.
+    pub(crate) fn of(
+        headers: &[FieldName],
+        params: &[FieldName],
+        cookies: &[FieldName],
+    ) -> Vec<Self> {
+        let name = |name: &FieldName| Box::from(&*name.0);
+        let headers = headers.iter().map(|it| Self::Header(it.0.to_lowercase().into()));
+        let params = params.iter().map(|it| Self::QueryParameter(name(it)));
+        let cookies = cookies.iter().map(|it| Self::Cookie(name(it)));
+        headers.chain(params).chain(cookies).collect()
+    }
 }
 
 // Neither clients nor keys are shown.

@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use super::api_keys::ApiKeySettings;
 use super::basic_auth::BasicAuthSettings;
 use super::external_auth::ExternalAuthSettings;
+use super::jwt::JwtSettings;
 use crate::objects::{CidrBlock, ClientAddressAccess};
 
 /// The settings of one target of a SecurityPolicy.
@@ -21,6 +22,8 @@ pub struct SecuritySettings {
     pub basic_auth: Option<BasicAuthSettings>,
     /// The clients that may send requests with their keys; `None`: no key is needed.
     pub api_keys: Option<Arc<ApiKeySettings>>,
+    /// The issuers with whose tokens requests may be sent; `None`: no token is needed.
+    pub jwt: Option<Arc<JwtSettings>>,
     /// Authorization by another server.
     pub external_auth: Option<ExternalAuthSettings>,
 }

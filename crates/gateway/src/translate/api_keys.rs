@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::index::ObjectIndex;
 use super::report::ValidationFault;
 use crate::certificate_object::CertificateObject;
-use crate::objects::{ApiKeyAuthentication, ApiKeySources, FieldName, SecretSpec};
-use crate::snapshot::{ApiKeySettings, ApiKeySource, SecretKey};
+use crate::objects::{ApiKeyAuthentication, ApiKeySources, SecretSpec};
+use crate::snapshot::{ApiKeySettings, CredentialSource, SecretKey};
 use crate::status::ConditionReason;
 
 /// Maximum length of a key.
@@ -74,11 +74,6 @@ fn add_clients(secret: &SecretSpec, clients: &mut KeyClients) -> Result<(), Stri
     Ok(())
 }
 
-fn sources(spec: &ApiKeySources) -> Vec<ApiKeySource> {
-    let ApiKeySources { headers, params, cookies } = spec;
-    let name = |name: &FieldName| Box::from(&*name.0);
-    let headers = headers.iter().map(|it| ApiKeySource::Header(it.0.to_lowercase().into()));
-    let params = params.iter().map(|it| ApiKeySource::QueryParameter(name(it)));
-    let cookies = cookies.iter().map(|it| ApiKeySource::Cookie(name(it)));
-    headers.chain(params).chain(cookies).collect()
+fn sources(spec: &ApiKeySources) -> Vec<CredentialSource> {
+    CredentialSource::of(&spec.headers, &spec.params, &spec.cookies)
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use super::index::{BACKEND_TLS_POLICY, ObjectIndex};
 use super::ingress;
+use super::jwt;
 use super::listener::{allowed_listeners, is_ours};
 use super::listener_set::ListenerSets;
 use super::namespace_scope::NamespaceScope;
@@ -15,8 +16,8 @@ use super::reference::{CertificateRef, CertificateRefResolver};
 use super::report::TranslationReport;
 use crate::certificate_object::CertificateObject;
 use crate::objects::{
-    ApiObject, ClientPolicySpec, GatewaySpec, GatewayTls, ListenerSpec, PartialPolicy, TlsModeType,
-    TrafficPolicySpec, TypedObject,
+    ApiObject, ClientPolicySpec, GatewaySpec, GatewayTls, ListenerSpec, PartialPolicy,
+    SECURITY_POLICY, TlsModeType, TrafficPolicySpec, TypedObject,
 };
 use crate::translation_settings::{ControllerNames, TranslationSettings};
 
@@ -98,6 +99,10 @@ impl<'a> CertificateObjects<'a> {
             let namespace = &policy.metadata.namespace;
             for name in users.chain(keys.map(|it| &it.name)) {
                 self.found.insert(CertificateObject::new("Secret", namespace, name));
+            }
+            if let Some(jwt) = &policy.spec.jwt {
+                let owner = OwnerObject::of(SECURITY_POLICY, policy);
+                self.found.extend(jwt::config_maps(self.index, owner, jwt));
             }
         }
         for policy in self.index.traffic_policies.values() {

@@ -12,7 +12,9 @@ use super::route_policy::route_policies;
 use super::rule_policies::RulePolicies;
 use super::security::SecurityPolicies;
 use super::traffic::TrafficPolicies;
-use crate::snapshot::{ApiKeySettings, BackendKey, ErrorPageSource, RateLimitSettings};
+use crate::snapshot::{
+    ApiKeySettings, BackendKey, ErrorPageSource, JwtSettings, RateLimitSettings,
+};
 
 /// The policies that attach to Gateways and routes.
 pub(super) struct RequestPolicies<'a> {
@@ -61,6 +63,15 @@ impl<'a> RequestPolicies<'a> {
         let keys = settings.filter_map(|it| it.api_keys.as_ref());
         // The targets of a policy have the same keys.
         let of_policies: BTreeMap<_, _> = keys.map(|it| (&it.policy, it)).collect();
+        of_policies.into_values().map(Arc::clone).collect()
+    }
+
+    /// Returns the issuers of tokens of all policies.
+    pub(super) fn jwt(&self) -> Vec<Arc<JwtSettings>> {
+        let settings = self.security.settings();
+        let issuers = settings.filter_map(|it| it.jwt.as_ref());
+        // The targets of a policy have the same issuers.
+        let of_policies: BTreeMap<_, _> = issuers.map(|it| (&it.policy, it)).collect();
         of_policies.into_values().map(Arc::clone).collect()
     }
 

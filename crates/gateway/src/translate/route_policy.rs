@@ -27,6 +27,16 @@ pub(super) trait RoutePolicy<T: PartialEq> {
     /// Returns the settings of a target, if there are no faults.
     fn settings(&self, index: &ObjectIndex<'_>, owner: OwnerObject<'_>, target: &RouteTarget) -> T;
 
+    /// Returns the reason why something that a valid policy refers to by URL is not known now; `None`: it refers to
+    /// nothing by URL.
+    fn resolution(
+        &self,
+        _: &ObjectIndex<'_>,
+        _: OwnerObject<'_>,
+    ) -> Option<Option<ValidationFault>> {
+        None
+    }
+
     /// Returns what becomes of the targets if there are faults.
     fn faulty(
         &self,
@@ -91,13 +101,18 @@ pub(super) fn route_policies<'a, T: PartialEq, P: RoutePolicy<T>>(
                 ConditionReason::Accepted,
                 result.as_ref().err(),
             );
+            let resolution = policy.spec.resolution(index, owner).filter(|_| faults.is_empty());
+            let resolved = resolution.map(|fault| {
+                let reason = ConditionReason::ResolvedRefs;
+                condition(ConditionType::ResolvedRefs, reason, fault.as_ref())
+            });
             statuses.push(TargetStatus {
                 kind: target.kind.name(),
                 namespace: owner.metadata.namespace.clone(),
                 name: target.name.clone(),
                 section_name: target.section_name.clone(),
                 slots: None,
-                conditions: vec![accepted],
+                conditions: std::iter::once(accepted).chain(resolved).collect(),
             });
         }
         report.owner_status(owner, StatusDetail::Policy(statuses));

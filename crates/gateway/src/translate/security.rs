@@ -7,7 +7,7 @@ use super::index::ObjectIndex;
 use super::owner::OwnerObject;
 use super::report::ValidationFault;
 use super::route_policy::{FaultyPolicy, RoutePolicies, RoutePolicy, full_name};
-use super::{api_keys, basic_auth};
+use super::{api_keys, basic_auth, jwt};
 use crate::objects::{
     ClientAddressAccess, InvalidObject, RouteTarget, SECURITY_POLICY, SecurityPolicySpec,
 };
@@ -25,11 +25,13 @@ impl RoutePolicy<SecuritySettings> for SecurityPolicySpec {
     }
 
     fn faults(&self, index: &ObjectIndex<'_>, owner: OwnerObject<'_>) -> Vec<ValidationFault> {
-        let Self { target_refs: _, client_addresses, basic_auth, api_keys, external_auth } = self;
+        let Self { target_refs: _, client_addresses, basic_auth, api_keys, jwt, external_auth } =
+            self;
         let fault = |field, message| ValidationFault::new(ConditionReason::Invalid, field, message);
         let is_empty = client_addresses.is_none()
             && basic_auth.is_none()
             && api_keys.is_none()
+            && jwt.is_none()
             && external_auth.is_none();
         if is_empty {
             return vec![fault("spec", "has no check")];
@@ -41,10 +43,12 @@ impl RoutePolicy<SecuritySettings> for SecurityPolicySpec {
             addresses.map(|_| fault("spec.clientAddresses", "has neither `allow` nor `deny`"));
         let users = basic_auth.as_ref().map(|it| basic_auth::settings(index, namespace, it));
         let keys = api_keys.as_ref().map(|it| api_keys::settings(index, namespace, "", it));
+        let issuers = jwt.as_ref().map(|it| jwt::settings(index, owner, "", it));
         let authorizer =
             external_auth.as_ref().map(|it| external_auth::of_policy(index, owner, it));
         let faults = addresses.into_iter().chain(users.and_then(Result::err));
         let faults = faults.chain(keys.and_then(Result::err));
+        let faults = faults.chain(issuers.and_then(Result::err).into_iter().flatten());
         faults.chain(authorizer.and_then(Result::err).into_iter().flatten()).collect()
     }
 
@@ -61,10 +65,12 @@ impl RoutePolicy<SecuritySettings> for SecurityPolicySpec {
         let users = users.map(|it| basic_auth::settings(index, namespace, it));
         let keys = self.api_keys.as_ref();
         let keys = keys.map(|it| api_keys::settings(index, namespace, &policy, it));
+        let issuers = self.jwt.as_ref();
+        let issuers = issuers.map(|it| jwt::settings(index, owner, &policy, it));
         let authorizer = self.external_auth.as_ref();
         let authorizer = authorizer.map(|it| external_auth::of_policy(index, owner, it));
-        let (Ok(basic_auth), Ok(api_keys), Ok(external_auth)) =
-            (users.transpose(), keys.transpose(), authorizer.transpose())
+        let (Ok(basic_auth), Ok(api_keys), Ok(jwt), Ok(external_auth)) =
+            (users.transpose(), keys.transpose(), issuers.transpose(), authorizer.transpose())
         else {
             return invalid(&policy);
         };
@@ -73,8 +79,18 @@ impl RoutePolicy<SecuritySettings> for SecurityPolicySpec {
             client_addresses: Some(rules.unwrap_or_default()),
             basic_auth,
             api_keys: api_keys.map(Arc::new),
+            jwt: jwt.map(Arc::new),
             external_auth,
         }
+    }
+
+    fn resolution(
+        &self,
+        index: &ObjectIndex<'_>,
+        owner: OwnerObject<'_>,
+    ) -> Option<Option<ValidationFault>> {
+        let jwt = self.jwt.as_ref().filter(|it| jwt::fetches(it))?;
+        Some(jwt::fetch_fault(index, owner, jwt))
     }
 
     fn faulty(
@@ -105,6 +121,7 @@ fn invalid(policy: &str) -> SecuritySettings {
         client_addresses: None,
         basic_auth: None,
         api_keys: None,
+        jwt: None,
         external_auth: None,
     }
 }

@@ -151,6 +151,9 @@ impl AccessRecord {
         line.number("http.response.body.size", exchange.download.body_bytes);
         if let Some(failure) = self.failure {
             line.plain("error.type", failure.attributes().label);
+            if let Failure::InvalidToken(fault) = failure {
+                line.plain("sheave.token.fault", fault.label());
+            }
         }
         if let Some(listener) = listener {
             line.text("sheave.listener", listener.name.as_bytes());

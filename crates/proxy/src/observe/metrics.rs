@@ -18,6 +18,7 @@ use crate::accept::listen::AcceptPause;
 use crate::accept::{h2, h3};
 use crate::active_config::{ActiveListener, Route};
 use crate::backend::{Backend, BackendConfig};
+use crate::credentials::jwt::{JwtCounters, JwtVerifier};
 use crate::dial::multiplex_connection::ConnectionCounts;
 use crate::dial::pool::Endpoint;
 use crate::error_page::ErrorPageOutcome;
@@ -571,6 +572,13 @@ static OF_RATE_LIMITS: &[MetricRow<RateLimiter>] = &[
     ),
 ];
 
+static OF_TOKENS: &[MetricRow<JwtVerifier>] = &[MetricRow::new(
+    "sheave_jwt_requests",
+    &["policy", "outcome"],
+    MetricReader::Counts(|it, each| JwtCounters::each(&it.counters, each)),
+    "Requests that need a token by a SecurityPolicy, by outcome: remembered and verified tokens were accepted, missing ones were not there; the others were refused for this reason.",
+)];
+
 static OF_ENDPOINTS: &[MetricRow<Endpoint>] = &[
     MetricRow::new(
         "sheave_endpoint_attempts",
@@ -761,6 +769,7 @@ pub fn metrics() -> impl Iterator<Item = &'static MetricDescription> {
     of(OF_LISTENERS)
         .chain(of(OF_ROUTES))
         .chain(of(OF_RATE_LIMITS))
+        .chain(of(OF_TOKENS))
         .chain(of(OF_ALL))
         .chain(of(OF_BACKENDS))
         .chain(of(OF_ENDPOINTS))
@@ -777,6 +786,9 @@ pub(crate) fn collect(shared: &ProxyState, sink: &mut dyn FnMut(MetricSample<'_>
         active_config.routes.iter().map(|it| ([it.name.to_string()], &**it)).collect();
     let rate_limiters = active_config.rate_limiters.iter();
     let rate_limiters: Vec<_> = rate_limiters.map(|it| (it.labels(), &**it)).collect();
+    let mut token_verifiers: Vec<_> =
+        active_config.jwt.values().map(|it| (it.label(), &**it)).collect();
+    token_verifiers.sort_by(|(some, _), (other, _)| some.cmp(other));
     let backends: Vec<_> =
         active_config.backends.iter().map(|it| ([it.name.to_string()], &**it)).collect();
     let current: Vec<_> = active_config.backends.iter().map(|it| (it, it.current())).collect();
@@ -792,6 +804,7 @@ pub(crate) fn collect(shared: &ProxyState, sink: &mut dyn FnMut(MetricSample<'_>
     visit(OF_LISTENERS, &listeners, sink);
     visit(OF_ROUTES, &routes, sink);
     visit(OF_RATE_LIMITS, &rate_limiters, sink);
+    visit(OF_TOKENS, &token_verifiers, sink);
     visit(OF_ALL, &[([], shared)], sink);
     visit(OF_BACKENDS, &backends, sink);
     visit(OF_ENDPOINTS, &endpoints, sink);

@@ -111,6 +111,28 @@ pub(crate) static METRICS: &[MetricRow<ProcessState>] = &[
         "Endpoint names whose last DNS lookup failed; their last known addresses stay in use.",
     ),
     MetricRow::new(
+        "sheave_jwks_fetches",
+        &["result"],
+        MetricReader::Counts(|it, each| {
+            for (result, count) in ["done", "failed"].into_iter().zip(it.report.key_set_fetches) {
+                each(result, count);
+            }
+        }),
+        "Fetches of key sets of SecurityPolicies (JWKS) by URL, by result.",
+    ),
+    MetricRow::new(
+        "sheave_jwks_failing",
+        &[],
+        MetricReader::Gauge(|it| it.report.key_sets_failing as f64),
+        "Key sets whose last fetch failed; the last key set stays in use until it is too old.",
+    ),
+    MetricRow::new(
+        "sheave_jwks_missing",
+        &[],
+        MetricReader::Gauge(|it| it.report.key_sets_missing as f64),
+        "Key sets that are not there, because they have not been fetched yet or are too old: tokens of their issuers are refused.",
+    ),
+    MetricRow::new(
         "sheave_log_events_dropped",
         &["reason"],
         MetricReader::Counts(|it, each| {

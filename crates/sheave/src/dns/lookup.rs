@@ -127,6 +127,15 @@ impl DualStackLookup {
         }
     }
 
+    /// Returns the addresses of both families.
+    pub(super) fn addresses(&self) -> Vec<IpAddr> {
+        let of = |found: &FamilyLookup| match found {
+            FamilyLookup::Addresses(addresses, _) => addresses.clone(),
+            FamilyLookup::NoAddress | FamilyLookup::Failed(_) => Vec::new(),
+        };
+        [of(&self.v4), of(&self.v6)].concat()
+    }
+
     /// Returns the shorter TTL of the two families.
     pub(super) fn ttl(&self) -> Duration {
         let of = |found: &FamilyLookup| match found {

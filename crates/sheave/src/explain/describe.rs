@@ -10,9 +10,9 @@ use gateway::matching::{
 use gateway::snapshot::{
     AllowList, AuthorizerTarget, ClientAddressRules, CongestionControl, DirectResponseSettings,
     EndpointSpec, ErrorPageSettings, ErrorPageSource, ExternalAuthSettings, HeaderEdits,
-    Http3Settings, KeyedRateLimit, ListenerTls, MirrorPolicy, PathRewrite, RateLimitKey,
-    RateLimitSettings, RedirectAction, RouteFilters, Rule, SecuritySettings, Snapshot, TlsPayload,
-    TrafficSettings,
+    Http3Settings, JwtIssuer, JwtSettings, KeyedRateLimit, ListenerTls, MirrorPolicy, PathRewrite,
+    RateLimitKey, RateLimitSettings, RedirectAction, RouteFilters, Rule, SecuritySettings,
+    Snapshot, TlsPayload, TrafficSettings,
 };
 use ipnet::IpNet;
 
@@ -234,7 +234,9 @@ fn security_line(settings: &SecuritySettings) -> Option<String> {
                 .map(|it| format!("users of Secret {} with their passwords, else 401", it.secret));
             let keys = settings.api_keys.as_ref();
             let keys = keys.map(|it| format!("one of {} keys, else 401", it.clients.len()));
-            let checks: Vec<_> = addresses.into_iter().chain(users).chain(keys).collect();
+            let tokens = settings.jwt.as_ref().map(|it| token_check(it));
+            let checks = addresses.into_iter().chain(users).chain(keys).chain(tokens);
+            let checks: Vec<_> = checks.collect();
             if checks.is_empty() {
                 return None;
             }
@@ -242,6 +244,21 @@ fn security_line(settings: &SecuritySettings) -> Option<String> {
         }
     };
     Some(format!("{rule} (SecurityPolicy {})", settings.policy))
+}
+
+fn token_check(settings: &JwtSettings) -> String {
+    let issuer = |it: &JwtIssuer| {
+        let audiences = match it.audiences.as_slice() {
+            [] => String::new(),
+            audiences => format!(" for {}", audiences.join(" or ")),
+        };
+        let claims = it.claims.iter().map(|it| format!(", claim {} in {}", it.claim, it.field));
+        let claims: String = claims.collect();
+        let url = it.subscription.as_ref().map(|it| format!(" with keys of {}", it.url.text));
+        format!("{}{audiences}{}{claims}", it.name, url.unwrap_or_default())
+    };
+    let issuers: Vec<_> = settings.issuers.iter().map(issuer).collect();
+    format!("a token of {}, else 401", issuers.join(", or of "))
 }
 
 fn rate_limit_line(policy: &RateLimitSettings, keyed: &KeyedRateLimit) -> String {

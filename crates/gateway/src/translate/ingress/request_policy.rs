@@ -36,6 +36,7 @@ pub(super) fn add(
             client_addresses: has_access.then(|| access.clone()),
             basic_auth: settings.basic_auth.clone(),
             api_keys: None,
+            jwt: None,
             external_auth: settings.external_auth.clone(),
         };
         let policy = policy("SecurityPolicy", ingress, spec, expansion);

@@ -9,6 +9,7 @@ use crate::{ClusterContents, ClusterObjects, ReplicaIdentity, WatchSelection};
 const SECRETS: &str = "/api/v1/secrets";
 const CLASSES: &str = "/apis/gateway.networking.k8s.io/v1/gatewayclasses";
 const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/gateways";
+const SECURITY_POLICIES: &str = "/apis/sheave.dev/v1alpha1/securitypolicies";
 /// Virtual time, far longer than any retry takes.
 const LONG: Duration = Duration::from_secs(600);
 
@@ -168,4 +169,44 @@ async fn referenced_objects_are_kept_whole() {
         })
         .collect();
     assert!(values.contains(&b"a:b".to_vec()) && values.contains(&b"lost".to_vec()), "{values:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn secrets_of_credentials_are_read_whatever_the_names_of_their_values() {
+    let server = server(&[], &[]);
+    server.put(
+        SECURITY_POLICIES,
+        json!({
+            "metadata": { "namespace": "shop", "name": "clients" },
+            "spec": {
+                "targetRefs": [{ "kind": "Gateway", "name": "ours" }],
+                "basicAuth": { "users": { "name": "users" } },
+                "apiKeys": {
+                    "credentialRefs": [{ "name": "keys" }],
+                    "extractFrom": { "headers": ["X-API-Key"] },
+                },
+            },
+        }),
+    );
+    for (name, value) in [("users", "auth"), ("keys", "office")] {
+        let metadata = json!({ "namespace": "shop", "name": name });
+        let secret = json!({ "metadata": metadata, "type": "Opaque", "data": { value: "b25l" } });
+        server.put(SECRETS, secret);
+    }
+    for selection in [
+        WatchSelection::default(),
+        WatchSelection { all_certificates: true, ..WatchSelection::default() },
+    ] {
+        let identity = ReplicaIdentity::for_tests("us");
+        let mut objects = ClusterObjects::new(&server.cluster(), identity, selection);
+        let contents = load(&mut objects).await;
+        let value = |secret: &str, value: &str| {
+            contents.objects.iter().find_map(|object| match object {
+                ApiObject::Secret(it) if it.metadata.name == secret => it.spec.value(value),
+                _ => None,
+            })
+        };
+        assert_eq!(value("users", "auth"), Some(&b"one"[..]));
+        assert_eq!(value("keys", "office"), Some(&b"one"[..]));
+    }
 }
