@@ -6,6 +6,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use balance::AttemptResult;
 use codec::head::{BodyFraming, FieldSection, KnownFieldName};
 use gateway::snapshot::{BackendKey, ErrorPageSource};
 
@@ -82,15 +83,17 @@ impl ErrorPageOutcome {
     }
 }
 
-/// Sends a page in place of the endpoint's response, whose head `exchange` holds and whose body is discarded.
+/// Sends a page in place of the endpoint's response, whose head `exchange` holds and whose body is discarded. `result` is
+/// that of the attempt.
 pub(crate) async fn replace(
     context: &mut AttemptContext<'_>,
     mut attempt: AttemptConnection,
     page: ErrorPage,
+    result: AttemptResult,
 ) -> ConnectionOutcome {
     let fields = context.exchange.response.fields.clone();
     let status = context.exchange.response.status;
-    retry::conclude_unread(context, &mut attempt);
+    retry::conclude_unread(context, &mut attempt, result);
     abandon::discard(context, attempt);
     let AttemptContext { worker, client, exchange, record, .. } = context;
     exchange.response.clear();
@@ -130,8 +133,11 @@ pub(crate) async fn send(
             }
             relay::reply_with(context, &body.unwrap_or_default()).await
         }
-        Err(QueryFailure::ClientGone | QueryFailure::OutOfMemory) => {
-            context.record.failure.get_or_insert(Failure::ClientGone);
+        Err(gone @ (QueryFailure::ClientGone | QueryFailure::OutOfMemory)) => {
+            context.record.failure.get_or_insert(match gone {
+                QueryFailure::OutOfMemory => Failure::OutOfMemory,
+                _ => Failure::ClientGone,
+            });
             ConnectionOutcome::Abort
         }
         Err(QueryFailure::TimedOut | QueryFailure::Unavailable | QueryFailure::Unusable) => {
@@ -185,7 +191,10 @@ async fn query(
     let target = SubrequestTarget::new(backend.clone(), client);
     let until = clock::now() + TIMEOUT;
     let route = record.rule.unwrap_or_default();
-    let query = EndpointQuery { worker, target, request: &question, route, until };
+    // A page often has the status of the error.
+    let any_status_succeeds = true;
+    let query =
+        EndpointQuery { worker, target, request: &question, route, until, any_status_succeeds };
     let answer = match query.ask(client).await {
         Ok(answer) if answer.body.is_some() && (200..600).contains(&answer.head.status) => {
             Ok(answer)

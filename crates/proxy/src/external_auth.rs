@@ -121,7 +121,9 @@ async fn ask(
     let patience = clock::now() + settings.timeout;
     let until = patience.min(deadline);
     let target = SubrequestTarget::new(backend.clone(), client);
-    let query = EndpointQuery { worker, target, request: &question, route: rule.index, until };
+    let (route, any_status_succeeds) = (rule.index, false);
+    let query =
+        EndpointQuery { worker, target, request: &question, route, until, any_status_succeeds };
     let answer = query.ask(client).await.map_err(|failure| match failure {
         QueryFailure::ClientGone => Failure::ClientGone,
         QueryFailure::OutOfMemory => Failure::OutOfMemory,

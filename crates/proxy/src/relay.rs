@@ -52,7 +52,7 @@ pub(crate) async fn relay(
     prepare(worker, policy.client, response);
     if let Some(page) = apply_filters(context, &attempt) {
         // On the heap, so that the other requests need no memory for it.
-        return Ok(Box::pin(error_page::replace(context, attempt, page)).await);
+        return Ok(Box::pin(error_page::replace(context, attempt, page, end)).await);
     }
     if context.exchange.response.upgrade {
         return tunnel::tunnel(context, attempt).await;

@@ -8,6 +8,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use balance::AttemptResult;
 use codec::grpc::{GrpcCallStatus, RetryPushback};
 use codec::head::BodyFraming;
 use gateway::snapshot::{BackendSettings, Rule};
@@ -182,7 +183,8 @@ impl<'r> RetryState<'r> {
     ) -> NextAttempt {
         let (worker, policy) = (context.worker, context.policy);
         let pushback = grpc::trailers_only_status(context.exchange).map(|status| status.pushback);
-        conclude_unread(context, &mut attempt);
+        let result = relay::attempt_end(&context.exchange.response);
+        conclude_unread(context, &mut attempt, result);
         let exchange = &mut *context.exchange;
         self.tried.push(Arc::clone(&attempt.slot.endpoint));
         exchange.download.start(exchange.response.framing, BodyFraming::None);
@@ -235,11 +237,15 @@ impl<'r> RetryState<'r> {
 }
 
 /// Concludes an attempt whose response has arrived as far as its head, which is all that is read of it.
-pub(crate) fn conclude_unread(context: &AttemptContext<'_>, attempt: &mut AttemptConnection) {
+pub(crate) fn conclude_unread(
+    context: &AttemptContext<'_>,
+    attempt: &mut AttemptConnection,
+    result: AttemptResult,
+) {
     let now = clock::now();
     let conclusion = AttemptConclusion {
         at: now,
-        result: relay::attempt_end(&context.exchange.response),
+        result,
         head_after: attempt.head_latency_by(now),
         hold_time_is_signal: true,
     };

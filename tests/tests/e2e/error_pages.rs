@@ -161,6 +161,53 @@ async fn a_backend_is_asked_as_by_ingress_nginx() -> Result {
     fixture.sheave.wait_for_sum("sheave_backend_error_pages_total", &labels, 2.0).await
 }
 
+/// A page that has the status of the error is no failure of the backend that made it.
+#[tokio::test]
+async fn a_backend_of_pages_is_not_ejected_for_their_status() -> Result {
+    let answer = "HTTP/1.1 503 Sorry\r\nContent-Length: 4\r\nRetry-After: 30\r\n\r\npage";
+    let pages = Endpoint::start(EndpointBehaviour::answering(answer)).await?;
+    let mut objects = asking(&pages, json!({ "statuses": [404] }));
+    let passive = json!({ "health": { "passive": {} }, "maxInFlightPerEndpoint": 4 });
+    objects.push(objects::backend_policy("pages", passive));
+    let fixture = fixture(EndpointBehaviour::answering(LOST), &objects).await?;
+    for _ in 0..20 {
+        let response = get(&fixture).await?;
+        ensure!(response.status() == 503 && response.text() == "page", "{response:?}");
+    }
+    Ok(())
+}
+
+/// A key that the endpoint does not get is not shown to the backend of pages either.
+#[tokio::test]
+async fn a_backend_of_pages_gets_no_removed_key() -> Result {
+    let pages = Endpoint::start(EndpointBehaviour::answering(PAGE)).await?;
+    let mut objects = asking(&pages, json!({ "statuses": [404] }));
+    objects.push(json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": { "name": "keys" },
+        "stringData": { "shop": "one-key" },
+    }));
+    let keys = json!({
+        "credentialRefs": [{ "name": "keys" }],
+        "extractFrom": { "params": ["key"] },
+        "sanitize": true,
+    });
+    objects.push(json!({
+        "apiVersion": "sheave.dev/v1alpha1",
+        "kind": "SecurityPolicy",
+        "metadata": { "name": "keys" },
+        "spec": { "targetRefs": [{ "kind": "HTTPRoute", "name": SERVICE }], "apiKeys": keys },
+    }));
+    let fixture = fixture(EndpointBehaviour::answering(LOST), &objects).await?;
+    let response = fixture.client().await?.get("/a?b=1&key=one-key").await?;
+    ensure!(response.text() == "page", "{response:?}");
+    let asked = pages.only_request().head;
+    ensure!(asked.start == "GET /?b=1 HTTP/1.1", "{asked:?}");
+    ensure!(asked.field("x-original-uri").as_deref() == Some("/a?b=1"), "{asked:?}");
+    Ok(())
+}
+
 /// A 401 keeps its challenge, as in nginx.
 #[tokio::test]
 async fn a_page_of_a_backend_keeps_challenges() -> Result {

@@ -127,6 +127,8 @@ pub(crate) struct EndpointQuery<'a> {
     /// The fair-queueing flow.
     pub(crate) route: usize,
     pub(crate) until: Time,
+    /// True if an endpoint that answers has succeeded, whatever the status: it may be a part of the answer.
+    pub(crate) any_status_succeeds: bool,
 }
 
 impl EndpointQuery<'_> {
@@ -215,6 +217,7 @@ impl EndpointQuery<'_> {
         let read = client.wait_until(worker, *until, exchange).await;
         let now = clock::now();
         let result = match &read {
+            Ok(Ok(())) if self.any_status_succeeds => AttemptResult::Success,
             Ok(Ok(())) => relay::attempt_end(&answer.head),
             Ok(Err(failure)) => failure.attempt_end(),
             Err(WaitInterrupt::Deadline) => AttemptResult::TimedOut,

@@ -61,14 +61,18 @@ fn write_question(
     let target = request.target();
     // `*` denotes the whole server and has no path.
     let target = if target.starts_with(b"/") { target } else { b"/" };
-    let query = target.iter().position(|byte| *byte == b'?').unwrap_or(target.len());
+    let path = target.split(|byte| *byte == b'?').next().unwrap_or(target);
+    // A check of keys may have removed one from the query.
+    let sent = request.sent_target();
+    let query = sent.iter().position(|byte| *byte == b'?').map_or(&b""[..], |at| &sent[at..]);
+    let target = [path, query].concat();
     let mut out = Vec::with_capacity(1024);
     out.extend_from_slice(b"GET ");
     if failed.keeps_path {
-        out.extend_from_slice(target);
+        out.extend_from_slice(&target);
     } else {
         out.push(b'/');
-        out.extend_from_slice(&target[query..]);
+        out.extend_from_slice(query);
     }
     out.extend_from_slice(b" HTTP/1.1\r\n");
     let mut add = |name: &[u8], value: &[u8]| {
@@ -97,7 +101,7 @@ fn write_question(
     }
     add(b"X-Code", failed.status.to_string().as_bytes());
     add(b"X-Format", request.fields.get("accept").unwrap_or_default());
-    add(b"X-Original-URI", target);
+    add(b"X-Original-URI", &target);
     let mut names = failed.rule.unwrap_or_default().split('/');
     let (namespace, route) = (names.next().unwrap_or_default(), names.next().unwrap_or_default());
     // The route of an Ingress has its name between colons.
