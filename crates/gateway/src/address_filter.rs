@@ -96,12 +96,33 @@ impl AddressFilter {
     pub fn check_slice(&self, endpoint: SocketAddr) -> Result<(), AddressRejection> {
         let address = plain(endpoint.ip());
         check_range(address)?;
-        let is_private =
-            self.own.contains(&address) && self.private_ports.contains(&endpoint.port());
-        if is_private || self.gateways.contains(&address) {
+        self.check_private(address, endpoint.port())?;
+        if self.gateways.contains(&address) {
             return Err(AddressRejection::OwnAddress);
         }
         Ok(())
+    }
+
+    /// Checks that an address in its plain form is not the admin API or the scaler.
+    fn check_private(&self, address: IpAddr, port: u16) -> Result<(), AddressRejection> {
+        let is_private = self.own.contains(&address) && self.private_ports.contains(&port);
+        if is_private { Err(AddressRejection::OwnAddress) } else { Ok(()) }
+    }
+
+    /// Checks the address of a server that Sheave itself asks, such as for the keys of an issuer. A private address must
+    /// be in a network of names in DNS. The server may be behind a Gateway: such a request leads to no loop, and its
+    /// answer goes to no client.
+    ///
+    /// # Errors
+    /// The reason why the server must not be asked.
+    pub fn check_server(&self, server: SocketAddr) -> Result<(), AddressRejection> {
+        let address = plain(server.ip());
+        check_range(address)?;
+        self.check_private(address, server.port())?;
+        match is_private(address) {
+            true => self.check_network(address),
+            false => Ok(()),
+        }
     }
 
     /// Checks an address that a name in DNS resolves to.
@@ -114,6 +135,10 @@ impl AddressFilter {
         if self.own.contains(&address) || self.gateways.contains(&address) {
             return Err(AddressRejection::OwnAddress);
         }
+        self.check_network(address)
+    }
+
+    fn check_network(&self, address: IpAddr) -> Result<(), AddressRejection> {
         if self.networks.iter().any(|network| network.contains(&address)) {
             return Ok(());
         }
@@ -137,6 +162,18 @@ fn check_range(address: IpAddr) -> Result<(), AddressRejection> {
         IpAddr::V4(_) | IpAddr::V6(_) => return Ok(()),
     };
     Err(rejection)
+}
+
+/// True for an address, in its plain form, that the internet does not route: RFC 1918, RFC 4193, and the addresses that
+/// carriers share (RFC 6598).
+fn is_private(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            let [a, b, ..] = v4.octets();
+            v4.is_private() || (a == 100 && (64..128).contains(&b))
+        }
+        IpAddr::V6(v6) => v6.is_unique_local(),
+    }
 }
 
 /// Returns an address in its plain form. IPv6 has several notations for an IPv4 address: mapped (RFC 4291 §2.5.5.2),

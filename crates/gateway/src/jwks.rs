@@ -228,7 +228,11 @@ impl JsonWebKeySet {
             keys.push(key);
         }
         match unusable {
-            _ if !keys.is_empty() => Ok(Self { keys }),
+            _ if !keys.is_empty() => {
+                // Servers that take turns may order them differently.
+                keys.sort_by(|a, b| a.id.cmp(&b.id));
+                Ok(Self { keys })
+            }
             Some((number, reason)) => Err(format!("has no usable key: keys[{number}] {reason}")),
             None => Err("has no key".to_owned()),
         }

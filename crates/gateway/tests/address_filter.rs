@@ -16,11 +16,12 @@ fn notations(v4: Ipv4Addr) -> [IpAddr; 3] {
     [IpAddr::V4(v4), IpAddr::V6(v4.to_ipv6_mapped()), IpAddr::V6(nat64.into())]
 }
 
-/// Returns the rejection by name and by slice, which agree unless networks or own addresses decide.
+/// Returns the rejection by name, by slice and as a server, which agree unless networks or own addresses decide.
 fn check(filter: &AddressFilter, address: IpAddr) -> Result<(), AddressRejection> {
     let (name, slice) =
         (filter.check_name(address), filter.check_slice(SocketAddr::new(address, 80)));
     assert_eq!(name, slice, "{address}");
+    assert_eq!(filter.check_server(SocketAddr::new(address, 80)), slice, "{address}");
     name
 }
 
@@ -55,6 +56,10 @@ proptest! {
         let filter = AddressFilter::new(vec!["192.0.2.0/24".parse().expect("a network")]);
         prop_assert_eq!(filter.check_name(ours), Err(AddressRejection::OutsideNetworks));
         prop_assert_eq!(filter.check_slice(SocketAddr::new(ours, 80)), Ok(()));
+        let server = |address| filter.check_server(SocketAddr::new(address, 443));
+        prop_assert_eq!(server(ours), Err(AddressRejection::OutsideNetworks));
+        let public: IpAddr = Ipv4Addr::from_bits(0x0800_0000 | (bits >> 8)).into();
+        prop_assert_eq!(server(public), Ok(()));
         prop_assert_eq!(
             AddressFilter::default().check_name(ours), Err(AddressRejection::OutsideNetworks)
         );
@@ -70,7 +75,11 @@ proptest! {
         let slice = |port| filter.check_slice(SocketAddr::new(own[asked], port));
         prop_assert_eq!(slice(9900), Err(AddressRejection::OwnAddress));
         prop_assert_eq!(slice(8080), Ok(()));
+        let server = |port| filter.check_server(SocketAddr::new(own[asked], port));
+        prop_assert_eq!(server(9900), Err(AddressRejection::OwnAddress));
         filter.add_gateways([own[written]]);
+        let server = |port| filter.check_server(SocketAddr::new(own[asked], port));
+        prop_assert_eq!(server(8080), Ok(()));
         prop_assert_eq!(filter.check_slice(SocketAddr::new(own[asked], 8080)), Err(AddressRejection::OwnAddress));
     }
 }

@@ -95,6 +95,8 @@ pub(crate) struct BodyPump {
     trailers: Option<Box<FieldSection>>,
     /// True if the messages are requests, whose trailers may not have an underscore in their name.
     carries_requests: bool,
+    /// True if trailers are not passed on.
+    drops_trailers: bool,
     /// True if such a sink has been told the end.
     end_sent: bool,
     /// Serialised bytes, of which the first `sent` have been written.
@@ -129,6 +131,7 @@ impl BodyPump {
             translator: None,
             trailers: None,
             carries_requests: false,
+            drops_trailers: false,
             end_sent: false,
             out: Vec::new(),
             sent: 0,
@@ -175,8 +178,13 @@ impl BodyPump {
     fn reset(&mut self) {
         self.out.clear();
         (self.replay, self.pipe, self.trailers) = (None, None, None);
-        (self.sent, self.max_body_bytes) = (0, u64::MAX);
+        (self.sent, self.max_body_bytes, self.drops_trailers) = (0, u64::MAX, false);
         (self.body_bytes, self.written, self.progress) = (0, 0, 0);
+    }
+
+    /// Passes no trailers of this message on.
+    pub(crate) fn drop_trailers(&mut self) {
+        self.drops_trailers = true;
     }
 
     /// Changes the framing to be written from the one given at the start; nothing has been written
@@ -406,6 +414,9 @@ impl BodyPump {
             let of_stream = self.trailers.as_deref_mut();
             for trailers in of_stream.into_iter().chain([self.chunks.trailers_mut()]) {
                 trailers.remove(KnownFieldName::WithUnderscore);
+                if self.drops_trailers {
+                    trailers.clear();
+                }
             }
         }
         let none = FieldSection::new();

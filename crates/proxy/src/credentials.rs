@@ -78,6 +78,8 @@ pub(crate) async fn check(
     security: &SecuritySettings,
     address: IpAddr,
 ) -> Result<(), Failure> {
+    // An application could take a trailer for a field that tells of the client.
+    context.exchange.upload.drop_trailers();
     if security.api_keys.is_some() {
         let table = active_config.api_keys.get(&security.policy);
         let table = table.ok_or(Failure::SecurityPolicyInvalid)?;
@@ -125,7 +127,7 @@ fn forward(basic: &BasicAuthSettings, user: &str, fields: &mut FieldSection) {
         fields.remove_named(b"authorization");
     }
     if let Some(name) = &basic.username_header {
-        fields.remove_named(name.as_bytes());
+        fields.remove_spellings(name.as_bytes());
         fields.append(&**name, user);
     }
 }

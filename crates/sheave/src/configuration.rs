@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ::xds::ResourcePublisher;
-use gateway::jwks::JwksSubscription;
+use gateway::jwks::{JwksSubscription, KeySetState};
 use gateway::snapshot::{Backend, BackendKey, EndpointSource, EndpointSpec, Snapshot};
 use gateway::{
     AddressFilter, ApiObject, EndpointIndex, ObjectOrigin, ObjectProblem, TranslationResult,
@@ -397,9 +397,25 @@ impl ConfigurationController {
         };
         settings.rejected_answers = self.rejected_answers();
         settings.key_sets = self.key_sets.states();
+        let key_sets = settings.key_sets.clone();
         let translation = gateway::translate(&objects, &settings);
         let checked = CheckedConfiguration { objects, settings, error_policy, translation };
-        self.apply_and_log(checked);
+        let outcome = self.apply_and_log(checked);
+        if outcome == ReloadOutcome::Refused && self.settings.key_sets != key_sets {
+            self.renew_key_sets(key_sets);
+        }
+    }
+
+    /// Applies new key sets to the objects in force, while others wait for their addresses.
+    fn renew_key_sets(&mut self, key_sets: BTreeMap<JwksSubscription, KeySetState>) {
+        let (waiting, waiting_until) = (self.unbindable.take(), self.retranslate_at);
+        let problems = Arc::clone(&self.report.borrow().problems);
+        let (objects, error_policy) = (self.objects.clone(), ErrorPolicy::SkipInvalid);
+        let settings = TranslationSettings { key_sets, ..self.settings.clone() };
+        let translation = gateway::translate(&objects, &settings);
+        self.apply_and_log(CheckedConfiguration { objects, settings, error_policy, translation });
+        (self.unbindable, self.retranslate_at) = (waiting, waiting_until);
+        self.report.send_modify(|report| report.problems = problems);
     }
 
     /// Applies the configuration, and logs each address that newly fails to bind.
@@ -427,7 +443,7 @@ impl ConfigurationController {
 
     fn apply_contents(&mut self, mut contents: SourceContents) -> ReloadOutcome {
         contents.settings.rejected_answers.clone_from(&self.settings.rejected_answers);
-        contents.settings.key_sets.clone_from(&self.settings.key_sets);
+        contents.settings.key_sets = self.key_sets.states();
         let is_clean =
             contents.error_policy == ErrorPolicy::SkipInvalid || contents.problems.is_empty();
         if self.unbindable.take().is_some() {

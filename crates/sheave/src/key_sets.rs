@@ -27,6 +27,8 @@ use fetch::KeySetClient;
 /// Maximum number of concurrent fetches.
 const MAX_CONCURRENT_FETCHES: usize = 16;
 /// Shortest time between two fetches of a key set, whatever tokens clients send, and the initial backoff after a failure,
+/// Time after which a fetch that was due and has not ended counts as failed.
+const FETCH_GRACE: Duration = Duration::from_secs(30);
 /// doubled with each further failure.
 const MIN_PAUSE: Duration = Duration::from_secs(5);
 const MAX_FAILURE_PAUSE: Duration = Duration::from_secs(60);
@@ -79,10 +81,15 @@ impl Drop for WatchedKeySet {
 }
 
 impl WatchedKeySet {
-    /// Returns the time at which the key set is too old, if it has not been fetched again since.
-    fn expiry(&self, max_age: Duration) -> Option<Instant> {
-        let is_kept = self.keys.is_some() && self.problem.is_some();
-        is_kept.then(|| self.fetched_at + max_age)
+    /// Returns the time at which the key set is too old, if it has not been fetched again since. A fetch that is due may
+    /// take some time.
+    fn expiry(&self, subscription: &JwksSubscription) -> Option<Instant> {
+        let JwksSubscription { max_age, refresh_interval, .. } = subscription;
+        let grace = match self.problem {
+            Some(_) => Duration::ZERO,
+            None => *refresh_interval / 10 + FETCH_GRACE,
+        };
+        self.keys.is_some().then(|| self.fetched_at + *max_age + grace)
     }
 }
 
@@ -155,7 +162,7 @@ impl KeySetWatcher {
     /// Waits until a key set, or what is wrong with it, has changed. Cancel-safe: nothing is lost.
     pub(crate) async fn changed(&mut self) {
         loop {
-            let expiries = self.sets.iter().filter_map(|(it, set)| set.expiry(it.max_age));
+            let expiries = self.sets.iter().filter_map(|(it, set)| set.expiry(it));
             let expiry = expiries.min();
             let expired = async {
                 match expiry {
@@ -230,7 +237,7 @@ impl KeySetWatcher {
         let now = Instant::now();
         let mut has_expired = false;
         for (subscription, set) in &mut self.sets {
-            if set.expiry(subscription.max_age).is_some_and(|at| at <= now) {
+            if set.expiry(subscription).is_some_and(|at| at <= now) {
                 let url = &*subscription.url.text;
                 tracing::error!(url, "the key set is too old: tokens of its issuer are refused");
                 set.keys = None;

@@ -42,7 +42,8 @@ async fn clients_get_in_with_their_keys_in_each_place() -> Result {
     let keys = policy(json!({ "extractFrom": places, "forwardClientIDHeader": "X-Client" }));
     let fixture = fixture(&[secret(values), keys]).await?;
     let mut client = fixture.client().await?;
-    let forged = ("X-Client", "root");
+    // An application could not tell the underscore from the hyphen.
+    let forged = [("X-Client", "root"), ("X_Client", "root")];
     for (target, field, expected) in [
         ("/", Some(("X-API-Key", "one-key")), Some("shop")),
         ("/", Some(("x-api-key", "other-key")), Some("office")),
@@ -56,12 +57,13 @@ async fn clients_get_in_with_their_keys_in_each_place() -> Result {
         ("/", Some(("X-API-Key", "shop")), None),
         ("/", Some(("Authorization", "Basic one-key")), None),
         ("/", Some(("Authorization", "one-key")), None),
+        ("/", Some(("Cookie", "a=1; key =other-key")), Some("office")),
         // The first place counts, and one that has several keys has none.
         ("/?key=one-key", Some(("X-API-Key", "wrong")), None),
         ("/?key=one-key&k%65y=other-key", None, None),
         ("/", Some(("Cookie", "key=one-key; key=other-key")), None),
     ] {
-        let fields: Vec<_> = field.into_iter().chain([forged]).collect();
+        let fields: Vec<_> = field.into_iter().chain(forged).collect();
         let before = fixture.endpoint().counts().requests;
         let response = client.exchange("GET", target, &fields, b"").await?;
         match expected {
@@ -69,6 +71,7 @@ async fn clients_get_in_with_their_keys_in_each_place() -> Result {
                 ensure!(response.status() == 200, "{target} {field:?}: {response:?}");
                 let seen = fixture.endpoint().requests().pop().context("no request")?;
                 ensure!(seen.head.field_values("x-client") == [id], "{seen:?}");
+                ensure!(seen.head.field("x_client").is_none(), "{seen:?}");
             }
             None => {
                 ensure!(response.status() == 401, "{target} {field:?}: {response:?}");

@@ -261,6 +261,17 @@ impl FieldSection {
         }
     }
 
+    /// Removes every field with this name, compared without regard to case, and with an underscore in place of a hyphen:
+    /// applications of CGI, WSGI and PHP cannot tell the two.
+    pub fn remove_spellings(&mut self, name: &[u8]) {
+        self.remove_named(name);
+        let plain = |byte: &u8| if *byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+        for field in &mut self.table {
+            let found = field.name.in_bytes(&self.bytes);
+            field.removed |= found.iter().map(plain).eq(name.iter().map(plain));
+        }
+    }
+
     /// Removes the fields that Connection names (RFC 9110 §7.6.1), except those with a `KnownFieldName`.
     ///
     /// Known names have rules of their own: connection-specific fields are never forwarded, framing fields and Host are
@@ -545,6 +556,16 @@ mod tests {
         assert_eq!(shown(&fields), "Via=c ");
         fields.remove_named(b"VIA");
         assert_eq!(shown(&fields), "");
+    }
+
+    #[test]
+    fn other_spellings_of_a_name_are_removed_with_it() {
+        let mut fields = FieldSection::new();
+        for name in ["X-User", "x_user", "X_USER", "x-users", "user"] {
+            fields.append(name, "1");
+        }
+        fields.remove_spellings(b"x-user");
+        assert_eq!(shown(&fields), "x-users=1 user=1 ");
     }
 
     #[test]

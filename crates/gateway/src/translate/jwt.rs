@@ -1,6 +1,7 @@
 //! `jwt` of a SecurityPolicy, with the keys of its issuers.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -250,7 +251,7 @@ fn subscription(
     let url = JwksUrl::parse(text).map_err(|message| (".url", message.to_owned()))?;
     let is_filtered = owner.metadata.in_cluster;
     if is_filtered {
-        check_host(index, &url.host).map_err(|message| (".url", message))?;
+        check_server(index, &url).map_err(|message| (".url", message))?;
     }
     let interval = source.refresh_interval.map_or(REFRESH_INTERVAL, |it| it.0);
     if !(MIN_REFRESH_INTERVAL..=MAX_REFRESH_INTERVAL).contains(&interval) {
@@ -264,23 +265,13 @@ fn subscription(
     Ok(JwksSubscription { url, refresh_interval: interval, max_age, is_filtered })
 }
 
-/// Checks the server of a URL that an object of a cluster names, as for an ExternalName: an author of policies could
-/// reach through it what only Sheave can reach.
-fn check_host(index: &ObjectIndex<'_>, host: &JwksHost) -> Result<(), String> {
-    let settings = &index.settings;
-    match host {
-        JwksHost::Address(address) => settings
-            .address_filter
-            .check_name(*address)
-            .map_err(|rejection| format!("{address} {rejection}")),
-        JwksHost::Name(_) if !settings.address_filter.allows_names() => {
-            Err("names in DNS may resolve to no address: --external-names is not set".to_owned())
-        }
-        JwksHost::Name(name) if settings.cluster_domain.contains(name) => {
-            Err(format!("{name} is a name of the cluster"))
-        }
-        JwksHost::Name(_) => Ok(()),
-    }
+/// Checks the server of a URL that an object of a cluster names: an author of policies could reach through it what only
+/// Sheave can reach. The addresses of a name are checked when it is resolved.
+fn check_server(index: &ObjectIndex<'_>, url: &JwksUrl) -> Result<(), String> {
+    let JwksHost::Address(address) = url.host else { return Ok(()) };
+    let server = SocketAddr::new(address, url.port);
+    let checked = index.settings.address_filter.check_server(server);
+    checked.map_err(|rejection| format!("{address} {rejection}"))
 }
 
 fn default_sources() -> Vec<CredentialSource> {

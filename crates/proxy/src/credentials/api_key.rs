@@ -35,14 +35,14 @@ impl ApiKeyTable {
     /// Checks the key of a request, and changes what the endpoint gets of it.
     pub(super) fn check(&self, request: &mut RequestHead) -> Result<(), Failure> {
         let sources = &self.settings.sources;
-        let key = find(sources, request).flatten();
+        let key = find(sources, request).and_then(|(_, key)| key);
         let client = key.and_then(|key| self.clients.get(&keyed_hash(&self.key, &key)));
         let client = Arc::clone(client.ok_or(Failure::Unauthenticated)?);
         if self.settings.removes_key {
             sources.iter().for_each(|source| remove(source, request));
         }
         if let Some(name) = &self.settings.client_header {
-            request.fields.remove_named(name.as_bytes());
+            request.fields.remove_spellings(name.as_bytes());
             request.fields.append(&**name, &*client);
         }
         Ok(())

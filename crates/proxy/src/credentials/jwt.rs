@@ -4,6 +4,7 @@
 //! is cheap comes first: size, form, issuer, audience, times, algorithm and key. A token that was right is remembered by
 //! its SHA-256 until it expires, by each worker for itself. Wrong ones are not: a client would never send the same twice.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -141,28 +142,28 @@ impl JwtVerifier {
     ) -> Result<(), Failure> {
         let counters = &self.counters[worker];
         let settings = &*self.settings;
-        let verdict = {
-            let Some(token) = find(&settings.sources, request) else {
+        let (place, verdict) = {
+            let Some((place, token)) = find(&settings.sources, request) else {
                 counters.missing.add(1);
                 return Err(Failure::Unauthenticated);
             };
-            // Another scheme of Authorization is no token.
-            if token.as_ref().is_some_and(|token| token.is_empty()) {
-                counters.missing.add(1);
-                return Err(Failure::Unauthenticated);
-            }
             let token = token.ok_or(TokenFault::Several);
-            token.and_then(|token| self.verify(&token, worker, wall_seconds(), refresh, now))
+            let verify =
+                |token: Cow<'_, [u8]>| self.verify(&token, worker, wall_seconds(), refresh, now);
+            (place, token.and_then(verify))
         };
         let verified = verdict.map_err(|fault| {
             counters.refused[fault as usize].add(1);
             Failure::InvalidToken(fault)
         })?;
-        if !settings.forwards_token {
-            settings.sources.iter().for_each(|source| remove(source, request));
+        // A token that was not verified must not be taken for one that was.
+        for (number, source) in settings.sources.iter().enumerate() {
+            if !settings.forwards_token || number != place {
+                remove(source, request);
+            }
         }
         for name in &settings.claim_fields {
-            request.fields.remove_named(name.as_bytes());
+            request.fields.remove_spellings(name.as_bytes());
         }
         let claims = &settings.issuers[verified.issuer].claims;
         for (claim, value) in &verified.fields {

@@ -6,18 +6,20 @@ use codec::head::RequestHead;
 use gateway::matching::query_value;
 use gateway::snapshot::CredentialSource;
 
-/// Returns the credential that a request has at the first place where it has one; `Some(None)` if it has several there,
-/// of which the endpoint might believe another one.
+/// Returns the credential that a request has at the first place where it has one, with the position of the place; `None`
+/// in place of a credential if it has several there, of which the endpoint might believe another one.
 pub(super) fn find<'r>(
     sources: &[CredentialSource],
     request: &'r RequestHead,
-) -> Option<Option<Cow<'r, [u8]>>> {
-    let (first, mut found) = sources.iter().find_map(|source| {
-        let mut found = values(source, request);
-        found.next().map(|first| (first, found))
+) -> Option<(usize, Option<Cow<'r, [u8]>>)> {
+    let mut places = sources.iter().enumerate();
+    let (place, first, mut found) = places.find_map(|(place, source)| {
+        // Another scheme of Authorization is no credential.
+        let mut found = values(source, request).filter(|it| !it.is_empty());
+        found.next().map(|first| (place, first, found))
     })?;
     let is_single = found.next().is_none();
-    Some(is_single.then_some(first))
+    Some((place, is_single.then_some(first)))
 }
 
 fn values<'r>(
@@ -61,7 +63,8 @@ fn cookie_lines(request: &RequestHead) -> impl Iterator<Item = &[u8]> {
 
 /// Returns the value of a pair `name=value` of a Cookie field, if it has this name.
 fn cookie_value<'p>(pair: &'p [u8], name: &str) -> Option<&'p [u8]> {
-    pair.trim_ascii().strip_prefix(name.as_bytes())?.strip_prefix(b"=")
+    let end = pair.iter().position(|byte| *byte == b'=')?;
+    (pair[..end].trim_ascii() == name.as_bytes()).then(|| pair[end + 1..].trim_ascii())
 }
 
 /// Removes the credential from what the endpoint gets.

@@ -79,11 +79,14 @@ impl KeySetClient {
         if subscription.is_filtered {
             let filter = self.filter.lock();
             let mut rejected = None;
-            addresses.retain(|address| match filter.check_name(*address) {
-                Ok(()) => true,
-                Err(rejection) => {
-                    rejected.get_or_insert_with(|| format!("{address} {rejection}"));
-                    false
+            let port = subscription.url.port;
+            addresses.retain(|address| {
+                match filter.check_server(SocketAddr::new(*address, port)) {
+                    Ok(()) => true,
+                    Err(rejection) => {
+                        rejected.get_or_insert_with(|| format!("{address} {rejection}"));
+                        false
+                    }
                 }
             });
             if let (true, Some(rejected)) = (addresses.is_empty(), rejected) {
