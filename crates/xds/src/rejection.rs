@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::message::ResourceType;
+use crate::name;
 
 /// Time for which the rejection of a client that has gone stays.
 pub const REJECTION_HOLD: Duration = Duration::from_secs(60);
@@ -80,7 +81,9 @@ impl ClientRejections {
         words: &str,
         now: Instant,
     ) {
-        let meant = names.iter().filter(|name| names.len() == 1 || mentions(words, name));
+        // No route has a part in the Listener of a server.
+        let of_routes = names.iter().filter(|name| name::server_port(name).is_none());
+        let meant = of_routes.filter(|name| names.len() == 1 || mentions(words, name));
         let mut rejected = self.table.resources();
         for name in meant {
             let resource = (kind, Arc::clone(name));

@@ -22,6 +22,8 @@ use kind::{DueResources, TypeSubscription};
 
 /// Maximum number of names of one type that a client may ask for.
 pub const MAX_NAMES: usize = 2_000;
+/// Maximum number of Listeners of servers that a client may ask for: one for each address on which the process listens.
+pub const MAX_SERVERS: usize = 64;
 /// Maximum length of a name.
 pub const MAX_NAME_BYTES: usize = 512;
 /// Maximum number of resources of one type that a client may say that it has already. Clients that ask for all resources
@@ -60,6 +62,9 @@ pub(crate) enum RequestFault {
     /// Too many names.
     #[error("more than {MAX_NAMES} names of one type")]
     TooManyNames,
+    /// Too many Listeners of servers.
+    #[error("more than {MAX_SERVERS} Listeners of servers")]
+    TooManyServers,
     /// A name is too long.
     #[error("a name of more than {MAX_NAME_BYTES} bytes")]
     LongName,
@@ -96,7 +101,7 @@ impl ClientSubscriptions {
         match names {
             // The request after this one has all names again.
             NameChange::All(_) if is_outdated => return Ok(RequestMeaning::Outdated),
-            NameChange::All(names) => subscription.set_names(kind, names),
+            NameChange::All(names) => subscription.set_names(kind, names)?,
             NameChange::Edit { added, removed, known } => {
                 subscription.edit_names(kind, added, removed, known)?;
             }

@@ -183,6 +183,11 @@ impl<'a> BackendTlsPolicies<'a> {
         Some(Arc::new(EndpointTls { client, ..tls }))
     }
 
+    /// True if connections to a port of a Service are encrypted, by a policy for it or for the whole Service.
+    pub(super) fn find_port(&self, namespace: &str, service: &str, port: &str) -> bool {
+        self.attachments.find((namespace, service, Some(port))).is_some()
+    }
+
     /// True if connections to a Service, or to one of its ports, are encrypted.
     pub(super) fn covers(&self, namespace: &str, service: &str, port: Option<&str>) -> bool {
         self.attachments.covers(namespace, service, port)

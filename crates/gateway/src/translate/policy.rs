@@ -138,7 +138,8 @@ pub(super) fn backend_policies<'a>(
         faults.extend(protocol_fault(policy, tls));
         faults.extend(xds_servers::faults(&spec.xds_servers, || {
             let mut targets = spec.target_refs.iter();
-            spec.tls.insecure_skip_verify || targets.all(|it| covers(tls, namespace, it))
+            spec.tls.insecure_skip_verify
+                || targets.all(|it| covers_all_ports(index, tls, namespace, it))
         }));
         let verification = verification_fault(policy, tls);
         let is_plain = spec.protocol == Some(BackendProtocol::H2c);
@@ -254,7 +255,16 @@ impl BackendPolicies<'_> {
         let policy = self.find(index, key);
         let servers = policy.map(|it| &it.spec.xds_servers);
         let mut settings = xds_servers::settings(servers, is_encrypted);
-        if policy.is_some_and(PolicyObject::lacks_xds_servers) {
+        // A policy whose targets cannot be read may be for these servers.
+        let is_unreadable = || {
+            let mut invalid = index.invalid_objects.iter().filter(|it| {
+                it.spec.kind == BACKEND_POLICY
+                    && it.spec.partial_policy.is_none()
+                    && *it.metadata.namespace == *key.namespace
+            });
+            invalid.any(|it| it.spec.services().any(|target| *target.name == *key.service))
+        };
+        if policy.is_some_and(PolicyObject::lacks_xds_servers) || is_unreadable() {
             settings.access = XdsServerAccess::None;
         }
         settings
@@ -479,6 +489,23 @@ fn verification_fault(
 
 fn covers(tls: &BackendTlsPolicies<'_>, namespace: &str, target: &ServiceTarget) -> bool {
     tls.covers(namespace, &target.name, target.section_name.as_deref())
+}
+
+/// True if there is a BackendTLSPolicy for each port that a target has.
+fn covers_all_ports(
+    index: &ObjectIndex<'_>,
+    tls: &BackendTlsPolicies<'_>,
+    namespace: &str,
+    target: &ServiceTarget,
+) -> bool {
+    let service = index.services.get(&(namespace, &*target.name));
+    match service.filter(|_| target.section_name.is_none()) {
+        Some(service) => {
+            let mut ports = service.spec.ports.iter();
+            ports.all(|port| tls.find_port(namespace, &target.name, &port.name))
+        }
+        None => covers(tls, namespace, target),
+    }
 }
 
 fn service_reference(target: &ServiceTarget) -> PolicyTargetRef<'_> {

@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{MAX_NAMES, RequestFault};
+use super::{MAX_NAMES, MAX_SERVERS, RequestFault};
 use crate::client::ClientIdentity;
 use crate::exchange::{ProtocolVariant, content_version};
 use crate::message::ResourceType;
+use crate::name;
 use crate::table::{ResourceTable, VersionedResource};
 
 /// The name that stands for all resources of a type.
@@ -108,9 +109,21 @@ impl DueResources {
     }
 }
 
+/// True for the name of a server's Listener, which is none of all resources: there are as many as addresses.
+fn is_of_server(name: &str) -> bool {
+    name::server_port(name).is_some()
+}
+
 impl TypeSubscription {
     /// Replaces the names. What the client has been told of names that stay is kept.
-    pub(super) fn set_names(&mut self, kind: ResourceType, names: Vec<String>) {
+    ///
+    /// # Errors
+    /// If there are too many names.
+    pub(super) fn set_names(
+        &mut self,
+        kind: ResourceType,
+        names: Vec<String>,
+    ) -> Result<(), RequestFault> {
         self.settled = None;
         let is_for_all = |name: &String| kind.is_complete() && name == WILDCARD;
         let asks_for_all = match names.is_empty() {
@@ -133,9 +146,12 @@ impl TypeSubscription {
             self.names.insert(name, sent);
         }
         if let Some(others) = &mut others {
-            others.sent.extend(former.into_iter().filter(|(_, sent)| sent.is_held()));
+            let is_kept =
+                |(name, sent): &(Arc<str>, SentVersion)| sent.is_held() && !is_of_server(name);
+            others.sent.extend(former.into_iter().filter(is_kept));
         }
         self.wildcard = others;
+        self.check_servers()
     }
 
     /// Changes the names. A name that is added again is answered again: the client may have forgotten the resource.
@@ -165,7 +181,9 @@ impl TypeSubscription {
             let removed = self.names.remove_entry(name.as_str());
             let dropped = removed.filter(|(_, sent)| sent.is_held());
             // The client has dropped the resource, though it still asks for all.
-            if let Some(((name, _), wildcard)) = dropped.zip(self.wildcard.as_mut()) {
+            if let Some(((name, _), wildcard)) = dropped.zip(self.wildcard.as_mut())
+                && !is_of_server(&name)
+            {
                 wildcard.sent.insert(name, SentVersion::Nothing);
             }
         }
@@ -180,6 +198,15 @@ impl TypeSubscription {
         }
         match self.names.len() > MAX_NAMES {
             true => Err(RequestFault::TooManyNames),
+            false => self.check_servers(),
+        }
+    }
+
+    /// Checks the number of servers' Listeners, each of which has an encoding of its own.
+    fn check_servers(&self) -> Result<(), RequestFault> {
+        let servers = self.names.keys().filter(|name| is_of_server(name)).take(MAX_SERVERS + 1);
+        match servers.count() > MAX_SERVERS {
+            true => Err(RequestFault::TooManyServers),
             false => Ok(()),
         }
     }
@@ -192,7 +219,9 @@ impl TypeSubscription {
             let sent = SentVersion::Known(version.into());
             if let Some(named) = self.names.get_mut(name.as_str()) {
                 *named = sent;
-            } else if let Some(wildcard) = &mut self.wildcard {
+            } else if let Some(wildcard) = &mut self.wildcard
+                && !is_of_server(&name)
+            {
                 wildcard.sent.insert(name.into(), sent);
             }
         }

@@ -466,3 +466,33 @@ fn names_that_come_and_go_are_not_kept() {
     let (came, went) = fixture.next().unwrap();
     assert_eq!((came.len(), went.len()), (4, 0));
 }
+
+/// There are as many as addresses, so they are not among the resources of a client that asks for all.
+#[test]
+fn listeners_of_servers_are_bounded_and_forgotten() {
+    let name = |port: usize| {
+        name::server_template("shop/web:80").replace("%s", &format!("10.0.0.1:{port}"))
+    };
+    let mut fixture = DeltaFixture::new();
+    fixture.send(Listener, &["*"], &[]);
+    fixture.next().unwrap();
+    for port in 1..=MAX_SERVERS * 2 {
+        let name = name(port);
+        fixture.send(Listener, &[&name], &[]);
+        assert_eq!(fixture.next(), changes(&[&name], &[]));
+        fixture.send(Listener, &[], &[&name]);
+        assert_eq!(fixture.next(), None);
+    }
+    let names: Vec<String> = (1..=MAX_SERVERS + 1).map(name).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let refused = fixture.base.client.receive(fixture.request(Listener, &names, &[]).into());
+    assert_eq!(refused, Err(RequestFault::TooManyServers));
+
+    let mut fixture = ProtocolFixture::new();
+    let (first, second) = (name(1), name(2));
+    for name in [&first, &second] {
+        fixture.send(Listener, &["*", name]);
+        // Those of the Services, and one of a server.
+        assert_eq!(fixture.next(), Some((Listener, 10)));
+    }
+}
