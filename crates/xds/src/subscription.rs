@@ -23,7 +23,7 @@ use kind::{DueResources, TypeSubscription};
 /// Maximum number of names of one type that a client may ask for.
 pub const MAX_NAMES: usize = 2_000;
 /// Maximum number of Listeners of servers that a client may ask for: one for each address on which the process listens.
-pub const MAX_SERVERS: usize = 64;
+pub(crate) const MAX_SERVERS: usize = 64;
 /// Maximum length of a name.
 pub const MAX_NAME_BYTES: usize = 512;
 /// Maximum number of resources of one type that a client may say that it has already. Clients that ask for all resources
