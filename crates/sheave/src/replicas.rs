@@ -2,8 +2,10 @@
 //! one another by demand.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use ::xds::{LimitReplicas, ResourcePublisher};
 use kube::OwnSecret;
 use proxy::Proxy;
 use proxy::leases::CutOffPolicy;
@@ -57,8 +59,17 @@ impl ReplicaSlots {
         Ok(Some(Self::Leased(Box::new(thread))))
     }
 
-    /// Sets the replicas that serve now.
-    pub(crate) fn set_members(&mut self, members: Vec<SocketAddr>) {
+    /// Sets the replicas that serve now, which also divide limits among xDS clients.
+    pub(crate) fn set_members(
+        &mut self,
+        members: Vec<SocketAddr>,
+        xds: Option<&ResourcePublisher>,
+    ) {
+        let count = u32::try_from(members.len()).ok().and_then(NonZeroU32::new);
+        if let Some((publisher, count)) = xds.zip(count) {
+            let share_demand = matches!(self, Self::Leased(_));
+            publisher.set_replicas(LimitReplicas { count, share_demand });
+        }
         match self {
             Self::Static(updater) => updater.set_members(members),
             Self::Leased(thread) => thread.set_members(members),

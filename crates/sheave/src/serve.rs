@@ -110,7 +110,7 @@ async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<
     let names = DnsWatcher::new(flags.dns, report.clone());
     let mut configuration =
         ConfigurationController::new(proxy.clone(), names, agent.clone(), report.clone())
-            .with_xds(xds_publisher);
+            .with_xds(xds_publisher.clone());
     let checked = match checked {
         Some(checked) => checked,
         None => tokio::select! {
@@ -123,7 +123,8 @@ async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<
     };
     // Before serving starts: until other replicas are known, this replica has each limit to itself.
     if let Some(replicas) = &mut replicas {
-        replicas.set_members(sources.replicas().unwrap_or(flags.replica.replicas));
+        let members = sources.replicas().unwrap_or(flags.replica.replicas);
+        replicas.set_members(members, xds_publisher.as_deref());
     }
     tokio::select! {
         applied = apply_first(&mut configuration, checked) => applied?,
@@ -203,7 +204,7 @@ async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<
         sources.publish(&report);
         trim.schedule();
         if let (Some(replicas), Some(members)) = (&mut replicas, sources.replicas()) {
-            replicas.set_members(members);
+            replicas.set_members(members, xds_publisher.as_deref());
         }
     }
 }

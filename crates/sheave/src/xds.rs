@@ -145,6 +145,7 @@ impl PreparedServer {
             tracing::error!(?served, "the xDS server has stopped");
         });
         tokio::spawn(load::follow(Arc::clone(&proxy), Arc::clone(&publisher)));
+        tokio::spawn(load::divide_limits(Arc::clone(&proxy), Arc::clone(&publisher)));
         tokio::spawn(follow_health(proxy, Arc::clone(&publisher)));
         tokio::spawn(close_with_process(report, publisher));
         tracing::info!(%address, tls = has_tls, "xDS server for gRPC clients");

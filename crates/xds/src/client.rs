@@ -1,6 +1,7 @@
 //! A client, as it introduces itself.
 
 use crate::bootstrap::CERTIFICATE_PROVIDER;
+use crate::limit::StreamNumber;
 use crate::message::ClientNode;
 use crate::name;
 use crate::subscription::MAX_NAME_BYTES;
@@ -31,6 +32,8 @@ pub(crate) struct ClientIdentity {
     pub(crate) kind: ClientKind,
     /// True if it has certificates for connections to endpoints.
     pub(crate) has_certificates: bool,
+    /// Its stream, which has shares of limits.
+    pub(crate) stream: StreamNumber,
 }
 
 impl From<ClientNode> for ClientIdentity {
@@ -42,6 +45,7 @@ impl From<ClientNode> for ClientIdentity {
             zone: node.locality.map(|it| it.zone).unwrap_or_default(),
             has_certificates: provider.is_some_and(|it| it.string_value == CERTIFICATE_PROVIDER),
             kind: if is_envoy { ClientKind::Envoy } else { ClientKind::Grpc },
+            stream: StreamNumber::default(),
         }
     }
 }

@@ -15,6 +15,10 @@
 //! [`LoadReportService`] takes what clients report of their load: reports of [`MAX_REPORTED_CLUSTERS`] clusters, each
 //! [`REPORT_INTERVAL`], of which requests in progress count for [`REPORT_LIFETIME`].
 //!
+//! The limit of a cluster is divided among its clients by the demand that they report
+//! ([`ResourcePublisher::divide_limits`]). The caller says which connection a client has, as the [`ConnectionNumber`] of
+//! its [`Connected`](tonic::transport::server::Connected).
+//!
 //! The crate knows no socket, no flag, no certificate and no metric: the caller serves [`DiscoveryService`], and reads
 //! the [`ServerStatus`].
 
@@ -32,6 +36,8 @@ mod exchange;
 mod table;
 /// Subscriptions of one client, without its connection.
 mod subscription;
+/// Limits of clusters, divided among clients.
+mod limit;
 /// Load that clients report.
 mod load;
 /// Resources that clients reject now.
@@ -46,6 +52,7 @@ mod bootstrap;
 pub use bootstrap::{
     BootstrapSettings, ClientCredentials, EnvoySettings, InvalidServer, bootstrap, envoy_bootstrap,
 };
+pub use limit::{ConnectionNumber, LimitReplicas};
 pub use load::{ClusterLoad, LoadStatus, MAX_REPORTED_CLUSTERS, REPORT_INTERVAL, REPORT_LIFETIME};
 pub use message::ResourceType;
 pub use rejection::REJECTION_HOLD;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use gateway::snapshot::BackendKey;
 use thiserror::Error;
 
+use crate::limit::ReportedDemand;
 use crate::message::{ClusterStats, LocalityStats};
 use crate::name;
 
@@ -22,6 +23,8 @@ pub const REPORT_LIFETIME: Duration = REPORT_INTERVAL.saturating_mul(2);
 pub const MAX_REPORTED_CLUSTERS: usize = 2_000;
 /// Maximum number of requests in progress of one client to one cluster.
 const MAX_IN_PROGRESS: u64 = 1_000_000;
+/// Growth of the demand of a client that drops requests, from one report to the next.
+const MAX_GROWTH: u64 = 8;
 /// Maximum of each count of a report.
 const MAX_COUNT: u64 = 1_000_000_000;
 
@@ -38,6 +41,8 @@ pub struct ClusterLoad {
     pub failed: u64,
     /// Requests that clients have not sent, because the limit of the cluster was reached.
     pub dropped: u64,
+    /// Requests that clients may have in progress, by their shares of the limit; 0: there is no limit.
+    pub shares: u64,
 }
 
 /// The load of all clusters, and its sources.
@@ -92,6 +97,7 @@ struct LoadCounters {
     succeeded: AtomicU64,
     failed: AtomicU64,
     dropped: AtomicU64,
+    shares: AtomicU64,
     /// Requests issued and dropped that [`LoadTable::take`] has not returned yet.
     new_issued: AtomicU64,
     new_dropped: AtomicU64,
@@ -124,6 +130,14 @@ impl LoadTable {
         self.clusters().values().map(|entry| (entry.backend.clone(), take(entry))).collect()
     }
 
+    /// Replaces the sums of the shares of limits; a cluster without one has none.
+    pub(crate) fn set_shares(&self, sums: &BTreeMap<Arc<str>, u64>) {
+        for (name, entry) in &*self.clusters() {
+            let sum = sums.get(name).copied().unwrap_or_default();
+            entry.counters.shares.store(sum, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn status(&self) -> LoadStatus {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let load = |of: &LoadCounters| ClusterLoad {
@@ -132,6 +146,7 @@ impl LoadTable {
             succeeded: read(&of.succeeded),
             failed: read(&of.failed),
             dropped: read(&of.dropped),
+            shares: read(&of.shares),
         };
         let clusters = self.clusters();
         let clusters = clusters.values().map(|it| (it.backend.clone(), load(&it.counters)));
@@ -155,11 +170,15 @@ impl LoadTable {
 pub(crate) struct ClientLoad {
     table: Arc<LoadTable>,
     in_progress: BTreeMap<Arc<str>, (Arc<LoadCounters>, u64)>,
+    /// Requests that the client demands, for its shares of limits.
+    demands: BTreeMap<Arc<str>, u64>,
+    reported: Option<ReportedDemand>,
 }
 
 impl ClientLoad {
-    pub(crate) fn new(table: Arc<LoadTable>) -> Self {
-        Self { table, in_progress: BTreeMap::new() }
+    /// Returns a client that has reported nothing; `reported` takes its demand, if the client can be told from others.
+    pub(crate) fn new(table: Arc<LoadTable>, reported: Option<ReportedDemand>) -> Self {
+        Self { table, in_progress: BTreeMap::new(), demands: BTreeMap::new(), reported }
     }
 
     /// Takes a report. A cluster that it does not name has no requests in progress.
@@ -173,6 +192,7 @@ impl ClientLoad {
         }
         self.table.reports.fetch_add(1, Ordering::Relaxed);
         let mut in_progress = BTreeMap::<Arc<str>, (Arc<LoadCounters>, u64)>::new();
+        let mut demands = BTreeMap::new();
         {
             let clusters = self.table.clusters();
             for ClusterStats { cluster_name, locality_stats, total_dropped_requests } in stats {
@@ -185,15 +205,37 @@ impl ClientLoad {
                     .entry(Arc::clone(name))
                     .or_insert_with(|| (Arc::clone(&entry.counters), 0));
                 now.1 += sum(locality_stats, |it| it.total_requests_in_progress);
+                let issued = sum(locality_stats, |it| it.total_issued_requests);
+                let demand = demand(now.1, issued, *total_dropped_requests);
+                demands.insert(Arc::clone(name), demand);
             }
         }
         self.replace(in_progress);
+        self.replace_demands(demands);
         Ok(())
     }
 
     /// Forgets the requests in progress: the client has not reported in time.
     pub(crate) fn expire(&mut self) {
         self.replace(BTreeMap::new());
+        self.demands.clear();
+        if let Some(reported) = &self.reported {
+            reported.set(None);
+        }
+    }
+
+    /// Replaces the demand. It falls by a quarter with each report at most: a report shows one moment.
+    fn replace_demands(&mut self, mut demands: BTreeMap<Arc<str>, u64>) {
+        let Some(reported) = &self.reported else { return };
+        for (name, former) in &self.demands {
+            let rest = former - former.div_ceil(4);
+            if rest > 0 {
+                let demand = demands.entry(Arc::clone(name)).or_default();
+                *demand = rest.max(*demand);
+            }
+        }
+        self.demands.clone_from(&demands);
+        reported.set(Some(demands));
     }
 
     fn replace(&mut self, in_progress: BTreeMap<Arc<str>, (Arc<LoadCounters>, u64)>) {
@@ -229,6 +271,16 @@ impl LoadCounters {
     }
 }
 
+/// Returns the requests that a client wants to have in progress, by a report: so many more as it has dropped of those that
+/// it wanted to send, since all take the same time on average. Without a request that it could send, that is not known.
+fn demand(in_progress: u64, issued: u64, dropped: u64) -> u64 {
+    if dropped == 0 {
+        return in_progress;
+    }
+    let wanted = in_progress.saturating_mul(issued.saturating_add(dropped)) / issued.max(1);
+    wanted.clamp(in_progress + 1, in_progress.max(1) * MAX_GROWTH)
+}
+
 fn sum(localities: &[LocalityStats], of: impl Fn(&LocalityStats) -> u64) -> u64 {
     localities.iter().map(of).fold(0, u64::saturating_add)
 }
@@ -256,6 +308,7 @@ mod tests {
     use gateway::snapshot::TransportProtocol;
 
     use super::*;
+    use crate::limit::{ConnectionNumber, StreamClaim};
 
     fn backend(service: &str) -> BackendKey {
         let (namespace, service) = ("shop".into(), service.into());
@@ -292,7 +345,7 @@ mod tests {
     fn requests_in_progress_are_those_of_the_newest_report_of_each_client() {
         let table = table();
         let (mut some, mut other) =
-            (ClientLoad::new(table.clone()), ClientLoad::new(table.clone()));
+            (ClientLoad::new(table.clone(), None), ClientLoad::new(table.clone(), None));
         some.record(&[stats("shop/web:80", 4, 10)]).unwrap();
         other.record(&[stats("shop/web:80", 1, 5), stats("shop/api:80", 7, 1)]).unwrap();
         assert_eq!((load(&table, "web").in_progress, load(&table, "api").in_progress), (7, 8));
@@ -301,15 +354,20 @@ mod tests {
         some.expire();
         assert_eq!(load(&table, "web").in_progress, 3);
         drop((some, other));
-        let expected =
-            ClusterLoad { in_progress: 0, issued: 18, succeeded: 18, failed: 6, dropped: 9 };
+        let expected = ClusterLoad {
+            issued: 18,
+            succeeded: 18,
+            failed: 6,
+            dropped: 9,
+            ..ClusterLoad::default()
+        };
         assert_eq!(load(&table, "web"), expected, "counts stay");
     }
 
     #[test]
     fn what_was_issued_is_taken_once() {
         let table = table();
-        let mut client = ClientLoad::new(table.clone());
+        let mut client = ClientLoad::new(table.clone(), None);
         client.record(&[stats("shop/web:80", 4, 10)]).unwrap();
         let taken = table.take()[&backend("web")];
         assert_eq!((taken.in_progress, taken.issued, taken.dropped), (5, 11, 3));
@@ -318,9 +376,37 @@ mod tests {
     }
 
     #[test]
+    fn demand_grows_with_dropped_requests_and_falls_slowly() {
+        assert_eq!(demand(4, 10, 0), 4);
+        assert_eq!(demand(4, 10, 10), 8);
+        assert_eq!(demand(4, 10, 1_000), 32);
+        assert_eq!([demand(4, 0, 3), demand(0, 0, 3), demand(4, 1_000, 1)], [12, 1, 5]);
+        let (loads, claims) = (table(), Arc::default());
+        let reported = ReportedDemand::new(&claims, ConnectionNumber(1));
+        let claim = StreamClaim::new(&claims, Some(ConnectionNumber(1)));
+        claim.set_clusters([Arc::from("shop/web:80")].into_iter());
+        let mut client = ClientLoad::new(loads, Some(reported));
+        let demand = || claims.by_cluster(|_| true)["shop/web:80"][0].demand;
+        assert_eq!(demand(), None);
+        let report = |in_progress| {
+            let stats =
+                ClusterStats { total_dropped_requests: 0, ..stats("shop/web:80", in_progress, 1) };
+            [stats]
+        };
+        client.record(&report(15)).unwrap();
+        assert_eq!(demand(), Some(16));
+        client.record(&[]).unwrap();
+        assert_eq!(demand(), Some(12));
+        client.record(&report(10)).unwrap();
+        assert_eq!(demand(), Some(11));
+        client.expire();
+        assert_eq!(demand(), None);
+    }
+
+    #[test]
     fn cluster_that_goes_and_comes_back_has_no_load() {
         let table = table();
-        let mut client = ClientLoad::new(table.clone());
+        let mut client = ClientLoad::new(table.clone(), None);
         client.record(&[stats("shop/web:80", 4, 10)]).unwrap();
         table.set_backends([backend("api")].iter());
         table.set_backends([backend("api"), backend("web")].iter());
@@ -333,7 +419,7 @@ mod tests {
     #[test]
     fn absurd_report_is_refused_as_a_whole() {
         let table = table();
-        let mut client = ClientLoad::new(table.clone());
+        let mut client = ClientLoad::new(table.clone(), None);
         client.record(&[stats("shop/web:80", 4, 10)]).unwrap();
         let impossible =
             [stats("shop/web:80", u64::MAX, 1), stats("shop/web:80", 1, MAX_COUNT + 1)];

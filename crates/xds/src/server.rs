@@ -20,6 +20,7 @@ use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use crate::exchange::VariantRequest;
+use crate::limit::{ClaimTable, ConnectionNumber, StreamClaim};
 use crate::message::{DeltaDiscoveryRequest, DiscoveryRequest, ResourceType};
 use crate::status::StatusRecorder;
 use crate::table::ResourceTable;
@@ -51,6 +52,7 @@ struct ServerContext {
     table: watch::Receiver<Arc<ResourceTable>>,
     is_closing: watch::Receiver<bool>,
     recorder: Arc<StatusRecorder>,
+    claims: Arc<ClaimTable>,
 }
 
 /// A place among the clients, given back when it is dropped.
@@ -61,9 +63,15 @@ impl DiscoveryService {
         table: watch::Receiver<Arc<ResourceTable>>,
         is_closing: watch::Receiver<bool>,
         recorder: Arc<StatusRecorder>,
+        claims: Arc<ClaimTable>,
     ) -> Self {
-        Self { context: Arc::new(ServerContext { table, is_closing, recorder }) }
+        Self { context: Arc::new(ServerContext { table, is_closing, recorder, claims }) }
     }
+}
+
+/// Returns the number of the connection of a request; `None`: the caller has given it none.
+fn connection<T>(request: &Request<T>) -> Option<ConnectionNumber> {
+    request.extensions().get().copied()
 }
 
 impl ClientPlace {
@@ -103,7 +111,8 @@ impl<Q: VariantRequest> StreamingService<Q> for StreamMethod {
             };
             // A client has at most one response of each type that it has not replied to; one more is for the end.
             let (responses, receiver) = mpsc::channel(ResourceType::ALL.len() + 1);
-            let stream = ClientStream::new(&context, request.into_inner(), responses);
+            let claim = StreamClaim::new(&context.claims, connection(&request));
+            let stream = ClientStream::new(&context, request.into_inner(), responses, claim);
             tokio::spawn(async move {
                 stream.run().await;
                 drop(place);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::client::ClientIdentity;
+use crate::client::{ClientIdentity, ClientKind};
 use crate::exchange::{NameChange, ProtocolVariant, SubscriptionRequest, SubscriptionResponse};
 use crate::message::ResourceType;
 use crate::name;
@@ -90,7 +90,7 @@ impl ClientSubscriptions {
         check_size(&names)?;
         // The first request of a stream has the node; the others may lack it.
         if let Some(node) = node.filter(|_| self.client.name.is_empty()) {
-            self.client = node.into();
+            self.client = ClientIdentity { stream: self.client.stream, ..node.into() };
         }
         let Some(kind) = ResourceType::of_type_url(&type_url) else {
             return Ok(RequestMeaning::UnknownType(name::quoted(&type_url, MAX_WORDS)));
@@ -134,6 +134,7 @@ impl ClientSubscriptions {
         let (kind, due) = due?;
         // An Envoy that replaces a cluster uses it when it has got its endpoints again, even if they are the same.
         if kind == ResourceType::Cluster
+            && self.client.kind == ClientKind::Envoy
             && let Some(assignments) = self.types.get_mut(&ResourceType::ClusterLoadAssignment)
         {
             due.replaced.iter().for_each(|name| assignments.forget_sent(name));
@@ -168,6 +169,12 @@ impl ClientSubscriptions {
             subscription.is_awaited = true;
             Some((*kind, due))
         })
+    }
+
+    /// Returns the Clusters that the client has named.
+    pub(crate) fn named_clusters(&self) -> impl Iterator<Item = Arc<str>> {
+        let clusters = self.types.get(&ResourceType::Cluster);
+        clusters.into_iter().flat_map(|it| it.named()).map(Arc::clone)
     }
 
     /// Returns the names of the resources in the last response of a type.

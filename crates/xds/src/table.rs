@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -16,14 +17,19 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::client::{ClientIdentity, ClientKind};
+use crate::limit::{
+    ClaimTable, ClusterClaim, DividedLimit, LimitReplicas, LimitShare, LimitShares, StreamNumber,
+    available, divide,
+};
 use crate::load::{ClusterLoad, LoadStatus, LoadTable};
-use crate::message::ResourceType;
+use crate::message::{ClusterResource, ResourceType};
 use crate::name::{self, UNRESOLVED};
 use crate::server::{DiscoveryService, LoadReportService};
 use crate::status::{ServerStatus, StatusRecorder};
 use crate::translate::{
     ResourceOrigins, TranslatedResource, TranslatedResources, cluster, encrypted_cluster, envoy,
-    listener_start, load_assignment, translate, unresolved_assignment, unresolved_cluster,
+    limit_field, listener_start, load_assignment, max_requests, translate, unresolved_assignment,
+    unresolved_cluster,
 };
 
 /// Endpoints that get no requests, because they are not healthy.
@@ -55,6 +61,8 @@ pub(crate) struct ResourceTable {
     /// Listeners of servers by their port, without name and address.
     servers: ResourceMap,
     routes: ResourceMap,
+    /// The limits of clusters, as clients share them.
+    shares: Arc<LimitShares>,
 }
 
 /// The resources of one type.
@@ -82,11 +90,13 @@ struct EncodedResource {
     envoy: Option<Bytes>,
     /// The encoding for clients with certificates, if it differs.
     encrypted: Option<Bytes>,
+    /// The limit of a Cluster that clients of gRPC share. Their encodings lack it.
+    limit: Option<u32>,
 }
 
 impl From<Bytes> for EncodedResource {
     fn from(any: Bytes) -> Self {
-        Self { any, by_zone: BTreeMap::new(), envoy: None, encrypted: None }
+        Self { any, by_zone: BTreeMap::new(), envoy: None, encrypted: None, limit: None }
     }
 }
 
@@ -96,21 +106,35 @@ impl From<TranslatedResource> for EncodedResource {
     }
 }
 
-impl VersionedResource {
-    /// Returns the encoding for a client that has asked for this name.
+/// A resource as a client gets it.
+pub(crate) struct ClientResource<'t> {
+    resource: &'t VersionedResource,
+    /// The share of the client, if it is a Cluster with a limit.
+    share: Option<LimitShare>,
+}
+
+impl ClientResource<'_> {
+    /// Returns the number of the table in which it has changed last for the client.
+    pub(crate) fn version(&self) -> u64 {
+        self.resource.version.max(self.share.map_or(0, |it| it.version))
+    }
+
+    /// Returns the encoding for the client, which has asked for this name.
     pub(crate) fn encoded(&self, name: &str, client: &ClientIdentity) -> Bytes {
-        let EncodedResource { any, by_zone, envoy, encrypted } = &self.content;
+        let EncodedResource { any, by_zone, envoy, encrypted, limit: _ } = &self.resource.content;
+        // The fields of messages that follow each other are those of one message.
         if let Some((_, address)) = name::server_port(name) {
-            let mut listener = listener_start(name, address).encode_to_vec();
-            // The fields of messages that follow each other are those of one message.
-            listener.extend_from_slice(any);
-            return listener.into();
+            return [&*listener_start(name, address).encode_to_vec(), any].concat().into();
         }
         let own = match client.kind {
             ClientKind::Envoy => envoy.as_ref(),
             ClientKind::Grpc => encrypted.as_ref().filter(|_| client.has_certificates),
         };
-        own.or_else(|| by_zone.get(client.zone.as_str())).unwrap_or(any).clone()
+        let encoded = own.or_else(|| by_zone.get(client.zone.as_str())).unwrap_or(any);
+        match self.share {
+            Some(share) => [encoded, &*limit_field(share.requests).encode_to_vec()].concat().into(),
+            None => encoded.clone(),
+        }
     }
 }
 
@@ -119,12 +143,21 @@ impl ResourceTable {
         self.generation
     }
 
-    pub(crate) fn find(&self, kind: ResourceType, name: &str) -> Option<&VersionedResource> {
+    /// Returns a resource as a client gets it.
+    pub(crate) fn find(
+        &self,
+        kind: ResourceType,
+        name: &str,
+        client: &ClientIdentity,
+    ) -> Option<ClientResource<'_>> {
         let (map, name) = match name::server_port(name) {
             Some((port, _)) if kind == ResourceType::Listener => (&self.servers, port),
             Some(_) | None => (self.map(kind), name),
         };
-        map.resources.get(name)
+        let resource = map.resources.get(name)?;
+        let limit = resource.content.limit.filter(|_| client.kind == ClientKind::Grpc);
+        let share = limit.map(|limit| self.shares.share(client.stream, name, limit));
+        Some(ClientResource { resource, share })
     }
 
     /// Returns the names of the resources of a type, but for those of servers, which have as many as addresses.
@@ -144,6 +177,17 @@ impl ResourceTable {
             ResourceType::Listener => version.max(self.servers.version),
             ResourceType::Cluster
             | ResourceType::ClusterLoadAssignment
+            | ResourceType::RouteConfiguration => version,
+        }
+    }
+
+    /// Returns the version of the resources of a type for a client: it changes with its shares of limits too.
+    pub(crate) fn version_for(&self, kind: ResourceType, client: &ClientIdentity) -> u64 {
+        let version = self.version(kind);
+        match kind {
+            ResourceType::Cluster => version.max(self.shares.version(client.stream)),
+            ResourceType::ClusterLoadAssignment
+            | ResourceType::Listener
             | ResourceType::RouteConfiguration => version,
         }
     }
@@ -201,6 +245,7 @@ pub struct ResourcePublisher {
     is_closing: watch::Sender<bool>,
     recorder: Arc<StatusRecorder>,
     load: Arc<LoadTable>,
+    claims: Arc<ClaimTable>,
 }
 
 #[derive(Default)]
@@ -208,6 +253,7 @@ struct PublishedState {
     backends: BTreeMap<BackendKey, Backend>,
     health: EndpointHealth,
     origins: ResourceOrigins,
+    replicas: LimitReplicas,
 }
 
 impl Default for ResourcePublisher {
@@ -218,6 +264,7 @@ impl Default for ResourcePublisher {
             is_closing: watch::Sender::new(false),
             recorder: Arc::default(),
             load: Arc::default(),
+            claims: Arc::default(),
         }
     }
 }
@@ -227,13 +274,15 @@ impl ResourcePublisher {
     #[must_use]
     pub fn service(&self) -> DiscoveryService {
         let (table, is_closing) = (self.table.subscribe(), self.is_closing.subscribe());
-        DiscoveryService::new(table, is_closing, Arc::clone(&self.recorder))
+        let (recorder, claims) = (Arc::clone(&self.recorder), Arc::clone(&self.claims));
+        DiscoveryService::new(table, is_closing, recorder, claims)
     }
 
     /// Returns the server of clients' reports of load.
     #[must_use]
     pub fn load_service(&self) -> LoadReportService {
-        LoadReportService::new(Arc::clone(&self.load), self.is_closing.subscribe())
+        let (load, claims) = (Arc::clone(&self.load), Arc::clone(&self.claims));
+        LoadReportService::new(load, claims, self.is_closing.subscribe())
     }
 
     /// Replaces all resources by those of a Snapshot. Clients get what has changed for them.
@@ -319,6 +368,41 @@ impl ResourcePublisher {
         });
     }
 
+    /// Sets the replicas that divide the same limits, for the next division.
+    pub fn set_replicas(&self, replicas: LimitReplicas) {
+        self.state().replicas = replicas;
+    }
+
+    /// Divides the limits of clusters among the clients that use them. `demand_of_all` is the mean number of requests that
+    /// all clients and proxies have in progress with a backend, or want to have, as far as it is known.
+    pub fn divide_limits(&self, demand_of_all: impl Fn(&BackendKey) -> u64) {
+        let state = self.state();
+        let backends = state.backends.values();
+        let limits =
+            backends.filter_map(|it| Some((name::cluster(&it.key), (it, max_requests(it)?))));
+        let limits: BTreeMap<_, _> = limits.collect();
+        if limits.is_empty() && self.table.borrow().shares.is_empty() {
+            return;
+        }
+        let claims = self.claims.by_cluster(|name| limits.contains_key(name));
+        let divided = |(cluster, claims): (Arc<str>, Vec<ClusterClaim>)| {
+            let (backend, limit) = limits[&cluster];
+            let demand_of_all = demand_of_all(&backend.key);
+            let shares = divided_limit(limit, &claims, demand_of_all, state.replicas);
+            DividedLimit { cluster, shares }
+        };
+        let divided: Vec<_> = claims.into_iter().map(divided).collect();
+        self.change(|table| {
+            let shares = table.shares.replaced(table.generation, &divided);
+            let has_changed = shares != *table.shares;
+            if has_changed {
+                self.load.set_shares(&shares.sums());
+                table.shares = Arc::new(shares);
+            }
+            has_changed
+        });
+    }
+
     /// Ends the streams of all clients, which then connect to another replica, or to the successor of this process.
     pub fn close(&self) {
         self.is_closing.send_replace(true);
@@ -383,11 +467,41 @@ impl ResourcePublisher {
     }
 }
 
+/// Returns the shares of the clients of a cluster.
+fn divided_limit(
+    limit: u32,
+    claims: &[ClusterClaim],
+    demand_of_all: u64,
+    replicas: LimitReplicas,
+) -> Vec<(StreamNumber, u32)> {
+    let LimitReplicas { count, share_demand } = replicas;
+    let (limit, count) = match share_demand {
+        true => (limit, count),
+        false => (limit / count, NonZeroU32::MIN),
+    };
+    // A client that does not report its demand has a part like the others.
+    let fair = u64::from(limit / count) / claims.len().max(1) as u64;
+    let demands: Vec<_> = claims.iter().map(|it| it.demand.unwrap_or(fair)).collect();
+    let reported: u64 = claims.iter().filter_map(|it| it.demand).sum();
+    let others = demand_of_all.saturating_sub(reported);
+    let available = available(limit, demands.iter().sum(), others, count);
+    let streams = claims.iter().map(|it| it.stream);
+    streams.zip(divide(available, &demands)).collect()
+}
+
 fn encoded_cluster(backend: &Backend) -> EncodedResource {
+    let limit = max_requests(backend);
+    let encoded = |mut cluster: ClusterResource| {
+        if limit.is_some() {
+            cluster.circuit_breakers = None;
+        }
+        Bytes::from(cluster.encode_to_vec())
+    };
     EncodedResource {
         envoy: Some(envoy::cluster(backend).encode_to_vec().into()),
-        encrypted: encrypted_cluster(backend).map(|it| it.encode_to_vec().into()),
-        ..Bytes::from(cluster(backend).encode_to_vec()).into()
+        encrypted: encrypted_cluster(backend).map(encoded),
+        limit,
+        ..encoded(cluster(backend)).into()
     }
 }
 

@@ -31,7 +31,10 @@ use gateway::status::RouteParent;
 use prost::Message;
 
 pub(crate) use assignment::load_assignment;
-pub(crate) use cluster::{cluster, encrypted_cluster, unresolved_assignment, unresolved_cluster};
+pub(crate) use cluster::{
+    cluster, encrypted_cluster, limit_field, max_requests, unresolved_assignment,
+    unresolved_cluster,
+};
 pub(crate) use server::listener_start;
 
 use crate::message::{

@@ -30,6 +30,7 @@ struct XdsLoadInfo {
     failed: u64,
     /// Requests that clients have not sent, because the limit of the backend was reached.
     dropped: u64,
+    shares: u64,
 }
 
 /// A response that a client has rejected.
@@ -66,9 +67,9 @@ pub(super) fn response(status: ServerStatus, load: LoadStatus) -> XdsResponse {
     let reported = |it: &(_, ClusterLoad)| it.1 != ClusterLoad::default();
     let load_clients = load.clients;
     let load = load.clusters.into_iter().filter(reported).map(|(key, load)| {
-        let ClusterLoad { in_progress, issued, succeeded, failed, dropped } = load;
+        let ClusterLoad { in_progress, issued, succeeded, failed, dropped, shares } = load;
         let backend = key.to_string();
-        XdsLoadInfo { backend, in_progress, issued, succeeded, failed, dropped }
+        XdsLoadInfo { backend, in_progress, issued, succeeded, failed, dropped, shares }
     });
     XdsResponse {
         clients: status.clients,

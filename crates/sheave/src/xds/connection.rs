@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use ::xds::ConnectionNumber;
 use axum::serve::Listener;
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -18,7 +19,13 @@ use tonic::transport::server::Connected;
 use crate::admin::{BoundedConnection, BoundedListener};
 
 /// A connection of a client.
-pub(super) enum XdsConnection {
+pub(super) struct XdsConnection {
+    number: ConnectionNumber,
+    stream: ConnectionStream,
+}
+
+/// The bytes of a connection.
+enum ConnectionStream {
     Plaintext(BoundedConnection),
     Tls(Box<TlsStream<BoundedConnection>>),
 }
@@ -30,22 +37,23 @@ pub(super) fn accept(
 ) -> (ReceiverStream<io::Result<XdsConnection>>, AbortHandle) {
     let (sender, connections) = mpsc::channel(1);
     let accepting = tokio::spawn(async move {
-        loop {
+        for number in 0.. {
+            let number = ConnectionNumber(number);
             let (connection, _) = listener.accept().await;
             let config = configs.as_ref().map(|configs| Arc::clone(&configs.borrow()));
             let sender = sender.clone();
             tokio::spawn(async move {
-                let connection = match config {
-                    None => XdsConnection::Plaintext(connection),
+                let stream = match config {
+                    None => ConnectionStream::Plaintext(connection),
                     Some(config) => match TlsAcceptor::from(config).accept(connection).await {
-                        Ok(stream) => XdsConnection::Tls(Box::new(stream)),
+                        Ok(stream) => ConnectionStream::Tls(Box::new(stream)),
                         Err(error) => {
                             tracing::debug!(%error, "the handshake of an xDS client failed");
                             return;
                         }
                     },
                 };
-                drop(sender.send(Ok(connection)).await);
+                drop(sender.send(Ok(XdsConnection { number, stream })).await);
             });
         }
     });
@@ -53,9 +61,11 @@ pub(super) fn accept(
 }
 
 impl Connected for XdsConnection {
-    type ConnectInfo = ();
+    type ConnectInfo = ConnectionNumber;
 
-    fn connect_info(&self) {}
+    fn connect_info(&self) -> ConnectionNumber {
+        self.number
+    }
 }
 
 impl AsyncRead for XdsConnection {
@@ -64,9 +74,9 @@ impl AsyncRead for XdsConnection {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plaintext(stream) => Pin::new(stream).poll_read(cx, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
+        match &mut self.get_mut().stream {
+            ConnectionStream::Plaintext(stream) => Pin::new(stream).poll_read(cx, buffer),
+            ConnectionStream::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
         }
     }
 }
@@ -77,23 +87,23 @@ impl AsyncWrite for XdsConnection {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plaintext(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+        match &mut self.get_mut().stream {
+            ConnectionStream::Plaintext(stream) => Pin::new(stream).poll_write(cx, bytes),
+            ConnectionStream::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plaintext(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        match &mut self.get_mut().stream {
+            ConnectionStream::Plaintext(stream) => Pin::new(stream).poll_flush(cx),
+            ConnectionStream::Tls(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plaintext(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        match &mut self.get_mut().stream {
+            ConnectionStream::Plaintext(stream) => Pin::new(stream).poll_shutdown(cx),
+            ConnectionStream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

@@ -8,11 +8,14 @@ use std::time::Duration;
 
 use ::xds::{ClusterLoad, ResourcePublisher};
 use gateway::snapshot::BackendKey;
-use proxy::{Proxy, ProxylessRequests};
+use proxy::{Proxy, ProxylessRequests, WINDOW};
 use tokio::time::{MissedTickBehavior, interval};
 
 /// Interval at which reports are handed over. Clients report less often.
 const LOAD_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Interval at which limits are divided among clients, by what they report.
+const LIMIT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Hands over what clients report.
 pub(super) async fn follow(proxy: Arc<Proxy>, publisher: Arc<ResourcePublisher>) {
@@ -21,6 +24,19 @@ pub(super) async fn follow(proxy: Arc<Proxy>, publisher: Arc<ResourcePublisher>)
     loop {
         ticks.tick().await;
         proxy.record_proxyless(&requests(publisher.take_load()));
+    }
+}
+
+/// Divides the limits of backends among clients.
+pub(super) async fn divide_limits(proxy: Arc<Proxy>, publisher: Arc<ResourcePublisher>) {
+    let mut ticks = interval(LIMIT_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        publisher.divide_limits(|key| {
+            let demand = proxy.demand(key).map(|it| it.average(WINDOW).total());
+            demand.unwrap_or_default() as u64
+        });
     }
 }
 

@@ -112,6 +112,13 @@ pub(crate) static XDS_BACKEND_METRICS: &[MetricRow<ClusterLoad>] = &[
         "Requests in progress of xDS clients, as they report them to this replica; `sheave_backend_demand` includes them.",
     ),
     MetricRow::new(
+        "sheave_xds_backend_shares",
+        BACKEND,
+        MetricReader::Gauge(|it| it.shares as f64),
+        "Requests that xDS clients of this replica may have in progress, by their shares of the limits of all endpoints; 0 \
+         without a limit.",
+    ),
+    MetricRow::new(
         "sheave_xds_backend_requests",
         BACKEND,
         MetricReader::Count(|it| it.issued),

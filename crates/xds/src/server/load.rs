@@ -15,8 +15,9 @@ use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::stream::wait_for_close;
-use super::{MAX_CLIENTS, MAX_REQUEST_BYTES};
+use super::{MAX_CLIENTS, MAX_REQUEST_BYTES, connection};
 use crate::client::client_name;
+use crate::limit::{ClaimTable, ReportedDemand};
 use crate::load::{ClientLoad, LoadTable, REPORT_INTERVAL, REPORT_LIFETIME};
 use crate::message::{LoadStatsRequest, LoadStatsResponse};
 
@@ -31,6 +32,7 @@ const MAX_CLIENT_BYTES: usize = 128;
 #[derive(Clone)]
 pub struct LoadReportService {
     table: Arc<LoadTable>,
+    claims: Arc<ClaimTable>,
     is_closing: watch::Receiver<bool>,
 }
 
@@ -38,8 +40,12 @@ pub struct LoadReportService {
 struct ReportPlace(Arc<LoadTable>);
 
 impl LoadReportService {
-    pub(crate) fn new(table: Arc<LoadTable>, is_closing: watch::Receiver<bool>) -> Self {
-        Self { table, is_closing }
+    pub(crate) fn new(
+        table: Arc<LoadTable>,
+        claims: Arc<ClaimTable>,
+        is_closing: watch::Receiver<bool>,
+    ) -> Self {
+        Self { table, claims, is_closing }
     }
 }
 
@@ -140,18 +146,19 @@ impl Service<Request<Streaming<LoadStatsRequest>>> for LoadReportService {
     }
 
     fn call(&mut self, request: Request<Streaming<LoadStatsRequest>>) -> Self::Future {
-        let Self { table, is_closing } = self.clone();
+        let Self { table, claims, is_closing } = self.clone();
         Box::pin(async move {
             let Some(place) = ReportPlace::take(&table) else {
                 return Err(Status::resource_exhausted("there are too many clients"));
             };
+            let demand = connection(&request).map(|it| ReportedDemand::new(&claims, it));
             // One response, and the end.
             let (responses, receiver) = mpsc::channel(2);
             let stream = ReportStream {
                 requests: request.into_inner(),
                 responses,
                 is_closing,
-                load: ClientLoad::new(table),
+                load: ClientLoad::new(table, demand),
                 client: String::new(),
                 expires_at: Instant::now() + REPORT_LIFETIME,
                 // The first request has no report, and the next one comes an interval later.

@@ -8,7 +8,10 @@ use tokio::time::{Instant, sleep_until};
 use tonic::{Status, Streaming};
 
 use super::{ACKNOWLEDGE_TIMEOUT, ServerContext};
+use crate::client::ClientKind;
 use crate::exchange::{SubscriptionRequest, VariantRequest};
+use crate::limit::StreamClaim;
+use crate::message::ResourceType;
 use crate::rejection::ClientRejections;
 use crate::status::StatusRecorder;
 use crate::subscription::{ClientSubscriptions, RequestMeaning};
@@ -28,6 +31,8 @@ pub(super) struct ClientStream<Q: VariantRequest> {
     recorder: Arc<StatusRecorder>,
     subscriptions: ClientSubscriptions,
     rejections: ClientRejections,
+    /// The Clusters whose limits it shares.
+    claim: StreamClaim,
     /// The time until which the client must reply.
     reply_by: Instant,
     pace: RequestPace,
@@ -38,14 +43,18 @@ impl<Q: VariantRequest> ClientStream<Q> {
         context: &ServerContext,
         requests: Streaming<Q>,
         responses: mpsc::Sender<Result<Q::Response, Status>>,
+        claim: StreamClaim,
     ) -> Self {
+        let mut subscriptions = ClientSubscriptions::new(Q::VARIANT);
+        subscriptions.client.stream = claim.stream;
         Self {
             requests,
             responses,
             table: context.table.clone(),
             is_closing: context.is_closing.clone(),
             recorder: Arc::clone(&context.recorder),
-            subscriptions: ClientSubscriptions::new(Q::VARIANT),
+            subscriptions,
+            claim,
             rejections: ClientRejections::new(Arc::clone(&context.recorder.rejected_resources)),
             reply_by: Instant::now() + ACKNOWLEDGE_TIMEOUT,
             pace: RequestPace { left: REQUESTS_PER_INTERVAL, until: Instant::now() },
@@ -105,12 +114,16 @@ impl<Q: VariantRequest> ClientStream<Q> {
     fn receive(&mut self, request: SubscriptionRequest) -> Result<(), Status> {
         StatusRecorder::add(&self.recorder.requests);
         self.pace.count(request.names.len());
+        let is_of_clusters = request.type_url == ResourceType::Cluster.type_url();
         let meaning = self.subscriptions.receive(request).map_err(|fault| {
             StatusRecorder::add(&self.recorder.exceeded_limits);
             let client = &self.subscriptions.client.name;
             tracing::warn!(client, "an xDS client exceeds a limit: {fault}");
             Status::resource_exhausted(fault.to_string())
         })?;
+        if is_of_clusters && self.subscriptions.client.kind == ClientKind::Grpc {
+            self.claim.set_clusters(self.subscriptions.named_clusters());
+        }
         match meaning {
             RequestMeaning::Subscribed | RequestMeaning::Outdated => {}
             RequestMeaning::Acknowledged(kind) => {

@@ -11,7 +11,7 @@ use crate::client::ClientIdentity;
 use crate::exchange::{ProtocolVariant, content_version};
 use crate::message::ResourceType;
 use crate::name;
-use crate::table::{ResourceTable, VersionedResource};
+use crate::table::{ClientResource, ResourceTable};
 
 /// The name that stands for all resources of a type.
 const WILDCARD: &str = "*";
@@ -77,8 +77,8 @@ impl SentVersion {
         }
     }
 
-    fn is_current(&self, resource: &VersionedResource) -> bool {
-        *self == Self::Version(resource.version)
+    fn is_current(&self, resource: &ClientResource<'_>) -> bool {
+        *self == Self::Version(resource.version())
     }
 }
 
@@ -98,7 +98,7 @@ impl DueResources {
         &mut self,
         name: &Arc<str>,
         sent: &SentVersion,
-        resource: &VersionedResource,
+        resource: &ClientResource<'_>,
         encoded: Bytes,
     ) {
         if sent.is_held() && !sent.is_current(resource) {
@@ -249,7 +249,7 @@ impl TypeSubscription {
         client: &ClientIdentity,
         holds_removals: bool,
     ) -> Option<DueResources> {
-        let version = table.version(kind);
+        let version = table.version_for(kind, client);
         if self.is_awaited || self.settled == Some(version) {
             return None;
         }
@@ -257,8 +257,8 @@ impl TypeSubscription {
         let is_whole = !is_incremental && kind.is_complete();
         self.find_others(kind, table);
         self.compare_known(kind, table, client);
-        let is_due = |name: &str, sent: &SentVersion| match table.find(kind, name) {
-            Some(resource) => !sent.is_current(resource),
+        let is_due = |name: &str, sent: &SentVersion| match table.find(kind, name, client) {
+            Some(resource) => !sent.is_current(&resource),
             None if holds_removals && sent.is_held() => false,
             None => (is_incremental || is_whole) && *sent != SentVersion::Absence,
         };
@@ -272,10 +272,10 @@ impl TypeSubscription {
             if !is_whole && (due.size > RESPONSE_BYTES || !is_due(name, sent)) {
                 continue;
             }
-            *sent = match table.find(kind, name) {
+            *sent = match table.find(kind, name, client) {
                 Some(resource) => {
-                    due.add(name, sent, resource, resource.encoded(name, client));
-                    SentVersion::Version(resource.version)
+                    due.add(name, sent, &resource, resource.encoded(name, client));
+                    SentVersion::Version(resource.version())
                 }
                 None => {
                     due.removed.push(Arc::clone(name));
@@ -313,12 +313,17 @@ impl TypeSubscription {
         }
         for (name, sent) in self.entries() {
             if let SentVersion::Known(version) = sent
-                && let Some(resource) = table.find(kind, name)
+                && let Some(resource) = table.find(kind, name, client)
                 && content_version(&resource.encoded(name, client)) == **version
             {
-                *sent = SentVersion::Version(resource.version);
+                *sent = SentVersion::Version(resource.version());
             }
         }
+    }
+
+    /// Returns the names that the client has asked for.
+    pub(super) fn named(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.names.keys()
     }
 
     fn entries(&mut self) -> impl Iterator<Item = (&Arc<str>, &mut SentVersion)> {

@@ -227,9 +227,10 @@ fn names_end_the_subscription_to_all_unless_it_is_among_them() {
 }
 
 #[test]
-fn endpoints_follow_a_changed_cluster_even_if_they_are_the_same() {
+fn endpoints_follow_a_changed_cluster_of_an_envoy_even_if_they_are_the_same() {
     let mut fixture = ProtocolFixture::new();
     fixture.send(Cluster, &[]);
+    fixture.client.client.kind = ClientKind::Envoy;
     fixture.send(ClusterLoadAssignment, &["shop/web:80", "shop/idle:80"]);
     fixture.next();
     fixture.next();

@@ -1,6 +1,7 @@
 //! Which resources change with what.
 
 use super::*;
+use crate::limit::{ConnectionNumber, ReportedDemand, StreamClaim};
 use crate::message::ListenerResource;
 use crate::translate::tests::snapshot;
 
@@ -18,6 +19,11 @@ fn changes(publisher: &ResourcePublisher, since: u64) -> [Vec<String>; 4] {
         let changed = table.map(kind).resources.iter().filter(|(_, it)| it.version > since);
         changed.map(|(name, _)| name.to_string()).collect()
     })
+}
+
+/// Returns the first client of gRPC.
+fn client() -> ClientIdentity {
+    ClientIdentity { stream: StreamNumber(1), ..ClientIdentity::default() }
 }
 
 fn generation(publisher: &ResourcePublisher) -> u64 {
@@ -95,9 +101,10 @@ fn server_gets_the_listener_of_its_port_with_its_own_name_and_address() {
     let (publisher, snapshot) = (ResourcePublisher::default(), snapshot(SERVICES));
     publisher.publish(&snapshot, "cluster.local");
     let table = publisher.current_table();
-    let find = |name: &str| table.find(ResourceType::Listener, name);
+    let client = client();
+    let find = |name: &str| table.find(ResourceType::Listener, name, &client);
     let name = name::server_template("shop/web:80").replace("%s", "[::]:50051");
-    let encoded = find(&name).unwrap().encoded(&name, &ClientIdentity::default());
+    let encoded = find(&name).unwrap().encoded(&name, &client);
     let listener = ListenerResource::decode(encoded).unwrap();
     let address = listener.address.unwrap().socket_address.unwrap();
     assert_eq!(
@@ -125,5 +132,79 @@ fn changed_server_is_a_changed_listener() {
     let table = publisher.current_table();
     assert!(table.version(ResourceType::Listener) > since);
     let name = name::server_template("shop/web:80").replace("%s", "10.0.0.1:80");
-    assert!(table.find(ResourceType::Listener, &name).unwrap().version > since);
+    assert!(table.find(ResourceType::Listener, &name, &client()).unwrap().version() > since);
+}
+
+/// Returns the maximum number of requests of a client to the backend with a limit of 2 for each of 2 endpoints.
+fn max_requests_of(publisher: &ResourcePublisher, stream: u64) -> u32 {
+    let client = ClientIdentity { stream: StreamNumber(stream), ..ClientIdentity::default() };
+    let table = publisher.current_table();
+    let name = "shop/web:80";
+    let cluster = table.find(ResourceType::Cluster, name, &client).unwrap().encoded(name, &client);
+    let cluster = ClusterResource::decode(cluster).unwrap();
+    let [thresholds] = cluster.circuit_breakers.unwrap().thresholds[..] else { panic!("one") };
+    thresholds.max_requests.unwrap().value
+}
+
+fn publish_limited(publisher: &ResourcePublisher) {
+    let policy = "---\napiVersion: sheave.dev/v1alpha1\nkind: BackendPolicy\n\
+                  metadata: {name: web, namespace: shop}\n\
+                  spec: {targetRefs: [{kind: Service, name: web}], maxInFlightPerEndpoint: 8}\n";
+    publisher.publish(&snapshot(&format!("{SERVICES}{policy}")), "cluster.local");
+    let endpoints = [1, 2].map(|last| EndpointSpec::new(([10, 0, 0, last], 8080).into()));
+    publisher.set_endpoints(&publisher.key_of("shop/web:80"), &endpoints);
+}
+
+#[test]
+fn clients_share_the_limits_of_all_endpoints() {
+    let publisher = ResourcePublisher::default();
+    publish_limited(&publisher);
+    let claims: Vec<_> = (1..=2)
+        .map(|connection| {
+            let claim = StreamClaim::new(&publisher.claims, Some(ConnectionNumber(connection)));
+            claim.set_clusters([Arc::from("shop/web:80")].into_iter());
+            claim
+        })
+        .collect();
+    assert_eq!(max_requests_of(&publisher, 1), 16, "no client was known");
+    let since = generation(&publisher);
+    publisher.divide_limits(|_| 0);
+    assert_eq!([1, 2].map(|stream| max_requests_of(&publisher, stream)), [8, 8]);
+    let table = publisher.current_table();
+    assert!(table.version_for(ResourceType::Cluster, &client()) > since);
+    assert!(table.version(ResourceType::Cluster) <= since, "the resource itself is the same");
+    assert_eq!(publisher.load().clusters.iter().map(|(_, load)| load.shares).sum::<u64>(), 16);
+
+    let report = ReportedDemand::new(&publisher.claims, ConnectionNumber(2));
+    report.set(Some([(Arc::from("shop/web:80"), 12)].into()));
+    let report_of_idle = ReportedDemand::new(&publisher.claims, ConnectionNumber(1));
+    report_of_idle.set(Some(BTreeMap::new()));
+    publisher.divide_limits(|_| 12);
+    assert_eq!([1, 2].map(|stream| max_requests_of(&publisher, stream)), [3, 13]);
+    publisher.divide_limits(|_| 36);
+    assert_eq!([1, 2].map(|stream| max_requests_of(&publisher, stream)), [1, 4], "others take 24");
+
+    let unchanged = generation(&publisher);
+    publisher.divide_limits(|_| 36);
+    assert_eq!(generation(&publisher), unchanged);
+    drop(claims);
+    publisher.divide_limits(|_| 0);
+    assert!(publisher.current_table().shares.is_empty());
+    assert_eq!(publisher.load().clusters.iter().map(|(_, load)| load.shares).sum::<u64>(), 0);
+}
+
+#[test]
+fn replicas_that_do_not_know_the_demand_of_others_have_equal_parts() {
+    let publisher = ResourcePublisher::default();
+    publish_limited(&publisher);
+    let claim = StreamClaim::new(&publisher.claims, None);
+    claim.set_clusters([Arc::from("shop/web:80")].into_iter());
+    let share = |count, share_demand| {
+        let count = NonZeroU32::new(count).unwrap();
+        publisher.set_replicas(LimitReplicas { count, share_demand });
+        publisher.divide_limits(|_| 0);
+        max_requests_of(&publisher, 1)
+    };
+    assert_eq!([share(1, false), share(2, false), share(4, false)], [16, 8, 4]);
+    assert_eq!(share(2, true), 12, "8 as its fair part, and half of what is left");
 }

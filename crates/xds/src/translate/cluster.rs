@@ -19,12 +19,15 @@ pub(super) const CHOICE_COUNT: u32 = 2;
 /// The least number of places on the ring of hashes.
 pub(super) const MIN_RING_SIZE: u64 = 1_024;
 
+/// The limit of a Cluster without one: a client would keep to 1,024.
+pub(super) const UNLIMITED: u32 = u32::MAX;
+
 /// Returns the Cluster of a backend.
 pub(crate) fn cluster(backend: &Backend) -> ClusterResource {
     let BackendSettings { algorithm, health, .. } = &backend.settings;
     let cluster = resource(
         &name::cluster(&backend.key),
-        max_requests(backend),
+        max_requests(backend).unwrap_or(UNLIMITED),
         policy(*algorithm, health.slow_start.map(slow_start)),
     );
     ClusterResource { outlier_detection: health.passive.and_then(outlier_detection), ..cluster }
@@ -36,17 +39,28 @@ pub(crate) fn encrypted_cluster(backend: &Backend) -> Option<ClusterResource> {
     Some(ClusterResource { transport_socket, ..cluster(backend) })
 }
 
-/// Returns the maximum number of requests of a client in flight.
-pub(super) fn max_requests(backend: &Backend) -> u32 {
+/// Returns the limits of all endpoints together, which clients share; `None`: there are none.
+pub(crate) fn max_requests(backend: &Backend) -> Option<u32> {
     let cap = backend.settings.max_in_flight_per_endpoint;
     let endpoints = u32::try_from(backend.endpoints.len()).unwrap_or(u32::MAX).max(1);
-    // Without a limit of its own, a client would keep to 1,024.
-    cap.map_or(u32::MAX, |cap| cap.get().saturating_mul(endpoints))
+    cap.map(|cap| cap.get().saturating_mul(endpoints))
+}
+
+/// Returns the field of a Cluster that limits the requests of a client in flight, alone.
+pub(crate) fn limit_field(max_requests: u32) -> ClusterResource {
+    let thresholds = RequestThresholds {
+        max_requests: Some(max_requests.into()),
+        ..RequestThresholds::default()
+    };
+    ClusterResource {
+        circuit_breakers: Some(CircuitBreakers { thresholds: vec![thresholds] }),
+        ..ClusterResource::default()
+    }
 }
 
 /// Returns the Cluster of references that cannot be resolved.
 pub(crate) fn unresolved_cluster() -> ClusterResource {
-    resource(UNRESOLVED, u32::MAX, policy(Algorithm::RoundRobin, None))
+    resource(UNRESOLVED, UNLIMITED, policy(Algorithm::RoundRobin, None))
 }
 
 /// Returns the endpoints of that: none.
@@ -55,20 +69,15 @@ pub(crate) fn unresolved_assignment() -> ClusterLoadAssignment {
 }
 
 fn resource(name: &str, max_requests: u32, policy: LoadBalancingPolicy) -> ClusterResource {
-    let thresholds = RequestThresholds {
-        max_requests: Some(max_requests.into()),
-        ..RequestThresholds::default()
-    };
     ClusterResource {
         name: name.to_owned(),
         r#type: ClusterResource::EDS,
         eds_cluster_config: Some(EdsClusterConfig {
             eds_config: Some(ConfigSource::same_stream()),
         }),
-        circuit_breakers: Some(CircuitBreakers { thresholds: vec![thresholds] }),
         load_balancing_policy: Some(policy),
         lrs_server: Some(ConfigSource::same_server()),
-        ..ClusterResource::default()
+        ..limit_field(max_requests)
     }
 }
 
@@ -138,8 +147,8 @@ pub(super) fn findings(backend: &Backend, findings: &mut BTreeSet<TranslationFin
     let ignored = [
         (
             settings.max_in_flight_per_endpoint.is_some() || settings.auto_limit.is_some(),
-            "a limit of each endpoint is none of gRPC clients: each client has at most the limits of all \
-             endpoints together in flight, wherever",
+            "a limit of each endpoint is none of gRPC clients: they share the limits of all endpoints together, \
+             wherever their requests go",
         ),
         (affinity, "session affinity is not kept by gRPC clients"),
         (

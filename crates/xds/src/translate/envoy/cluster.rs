@@ -14,7 +14,7 @@ use crate::message::{
 };
 use crate::name::{self, UNRESOLVED};
 use crate::translate::cluster::{
-    CHOICE_COUNT, MIN_RING_SIZE, max_requests, outlier_detection, slow_start,
+    CHOICE_COUNT, MIN_RING_SIZE, UNLIMITED, max_requests, outlier_detection, slow_start,
 };
 
 /// Returns the Cluster of a backend.
@@ -26,7 +26,7 @@ pub(crate) fn cluster(backend: &Backend) -> ClusterResource {
         // Without limits of their own, they would be 1,024, and 3 retries.
         max_connections: Some(u32::MAX.into()),
         max_pending_requests: Some(u32::MAX.into()),
-        max_requests: Some(max_requests(backend).into()),
+        max_requests: Some(max_requests(backend).unwrap_or(UNLIMITED).into()),
         retry_budget: Some(RetryShare {
             budget_percent: Some(PercentValue { value: f64::from(retry.budget_percent.min(100)) }),
             min_retry_concurrency: Some(retry.budget_floor_per_second.into()),
