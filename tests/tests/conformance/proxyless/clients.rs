@@ -64,20 +64,41 @@ impl GrpcLibrary {
     }
 
     /// Returns the command of its client, without the target.
-    fn command(self) -> Result<Command> {
-        let script = |name| tools::conformance_folder().join("proxyless").join(name);
+    fn client(self) -> Result<Command> {
+        let mut command = self.program("ProxylessClient", "client")?;
+        if self == Self::Go {
+            command.arg("call");
+        }
+        Ok(command)
+    }
+
+    /// Returns the command of a server that gets its listener from Sheave, and answers with this name.
+    pub(super) fn server(self, name: &str) -> Result<Command> {
+        let mut command = self.program("ProxylessServer", "server")?;
+        command.args(["serve-xds", name]);
+        // Without it grpc-js-xds rejects listeners that restrict clients, and does not serve.
+        command.env("GRPC_XDS_EXPERIMENTAL_RBAC", "true");
+        Ok(command)
+    }
+
+    /// Returns the command of a class in Java, and of the same in the other languages.
+    fn program(self, class: &str, script: &str) -> Result<Command> {
+        let script = |end| {
+            let name = format!("{script}.{end}");
+            vec![tools::conformance_folder().join("proxyless").join(name).into_os_string()]
+        };
         let (program, first_arguments) = match self {
-            Self::Go => ("proxyless", vec!["call".into()]),
+            Self::Go => ("proxyless", Vec::new()),
             Self::Java => {
                 let classes = tools::path("java-classes")?;
                 let packages = tools::path("java-packages")?;
                 let path = format!("{}:{}/*", classes.display(), packages.display());
                 let options = tools::JAVA_OPTIONS.iter().map(Into::into);
-                let main = ["-cp".into(), path.into(), "ProxylessClient".into()];
+                let main = ["-cp".into(), path.into(), class.into()];
                 ("java", options.chain(main).collect())
             }
-            Self::Python => ("python-current", vec![script("client.py").into_os_string()]),
-            Self::Node => ("node", vec![script("client.cjs").into_os_string()]),
+            Self::Python => ("python-current", script("py")),
+            Self::Node => ("node", script("cjs")),
             Self::Rust => ("tonic-xds", Vec::new()),
         };
         let mut command = tools::program(program)?;
@@ -104,7 +125,7 @@ impl GrpcClient {
         bootstrap: BootstrapFile,
         certificates: Option<CertificateFolder>,
     ) -> Result<Self> {
-        Self::run(library, library.command()?, target, bootstrap, certificates)
+        Self::run(library, library.client()?, target, bootstrap, certificates)
     }
 
     /// Starts a client that uses TLS to servers if Sheave says so.
@@ -114,7 +135,7 @@ impl GrpcClient {
         bootstrap: BootstrapFile,
         certificates: CertificateFolder,
     ) -> Result<Self> {
-        let mut command = library.command()?;
+        let mut command = library.client()?;
         command.env("XDS_CREDENTIALS", "1");
         Self::run(library, command, target, bootstrap, Some(certificates))
     }

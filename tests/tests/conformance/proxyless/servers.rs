@@ -46,7 +46,7 @@ async fn node_client_and_server_verify_each_other() -> Result {
 #[tokio::test]
 #[ignore = "needs grpc-go: make conformance"]
 async fn running_servers_follow_changes() -> Result {
-    let site = ServerFixture::start().await?;
+    let site = ServerFixture::start(GrpcLibrary::Go).await?;
     let mut client = site.client(GrpcLibrary::Go, CLIENT_NAME).await?;
     client.ask("wait cart").await?;
     let clients = "clientNames: [web.shop.svc]";
@@ -73,15 +73,62 @@ async fn running_servers_follow_changes() -> Result {
 #[tokio::test]
 #[ignore = "needs grpc-go: make conformance"]
 async fn server_without_a_policy_accepts_every_client_in_plaintext() -> Result {
-    let site = ServerFixture::start().await?;
+    let site = ServerFixture::start(GrpcLibrary::Go).await?;
     let service = guide_block("kind: BackendTLSPolicy").split("---").next().unwrap_or_default();
     site.configuration.write_text("main.yaml", service)?;
     let bootstrap = BootstrapFile::new(&site.sheave, &["--serve", "shop/cart:80"]).await?;
-    let server = GrpcServer::start_by_xds("plain", bootstrap).await?;
+    let server = GrpcServer::start_by_xds(GrpcLibrary::Go, "plain", bootstrap).await?;
     set_endpoints(&site.configuration, "cart", &[server.address])?;
     let bootstrap = BootstrapFile::new(&site.sheave, &[]).await?;
     let mut client = GrpcClient::start(GrpcLibrary::Go, TARGET, bootstrap, None)?;
     client.ask("wait plain").await?;
+    Ok(())
+}
+
+#[tokio::test]
+#[ignore = "needs grpc-java: make conformance"]
+async fn java_server_verifies_its_clients() -> Result {
+    server_verifies_its_clients(GrpcLibrary::Java).await
+}
+
+#[tokio::test]
+#[ignore = "needs grpcio: make conformance"]
+async fn python_server_verifies_its_clients() -> Result {
+    server_verifies_its_clients(GrpcLibrary::Python).await
+}
+
+#[tokio::test]
+#[ignore = "needs grpc-js: make conformance"]
+async fn node_server_verifies_its_clients() -> Result {
+    server_verifies_its_clients(GrpcLibrary::Node).await
+}
+
+/// A server of the library accepts the clients that Sheave says, and follows when that changes.
+async fn server_verifies_its_clients(library: GrpcLibrary) -> Result {
+    if !library.is_installed()? {
+        return Ok(());
+    }
+    let site = ServerFixture::start(library).await?;
+    let mut client = site.client(GrpcLibrary::Go, CLIENT_NAME).await?;
+    client.ask("wait cart").await?;
+    let mut other = site.client(GrpcLibrary::Go, "other.shop.svc").await?;
+    expect_status(&mut other, PERMISSION_DENIED, "a client of another name").await?;
+    let foreign =
+        CertificateFolder::new(&CertificateAuthority::new(), &site.authority, CLIENT_NAME)?;
+    let mut foreign = site.client_with(GrpcLibrary::Go, foreign).await?;
+    expect_status(&mut foreign, UNAVAILABLE, "a certificate of another authority").await?;
+    let bootstrap = BootstrapFile::new(&site.sheave, &[]).await?;
+    let mut plain = GrpcClient::start(GrpcLibrary::Go, TARGET, bootstrap, None)?;
+    expect_status(&mut plain, UNAVAILABLE, "plaintext").await?;
+
+    site.configure("clientNames: [web.shop.svc]", "clientNames: [other.shop.svc]")?;
+    let call = async || other.call(METHOD, 1, "").await;
+    eventually("the other name", call, |counts| counts.contains_key("cart")).await?;
+    let call = async || client.call(METHOD, 1, "").await;
+    let denied = format!("status-{PERMISSION_DENIED}");
+    eventually("the former name", call, |counts| counts.contains_key(&denied)).await?;
+    let status = site.sheave.admin_json("/api/v1/xds").await?;
+    ensure!(status["rejections"].as_array().is_some_and(Vec::is_empty), "{status}");
     Ok(())
 }
 
@@ -90,7 +137,7 @@ async fn verifies_and_is_verified(library: GrpcLibrary) -> Result {
     if !library.is_installed()? {
         return Ok(());
     }
-    let site = ServerFixture::start().await?;
+    let site = ServerFixture::start(GrpcLibrary::Go).await?;
     let mut client = site.client(library, CLIENT_NAME).await?;
     client.ask("wait cart").await?;
     let counts = client.call(METHOD, 20, "").await?;
@@ -134,13 +181,13 @@ struct ServerFixture {
 }
 
 impl ServerFixture {
-    async fn start() -> Result<Self> {
+    async fn start(library: GrpcLibrary) -> Result<Self> {
         let configuration = ConfigDirectory::empty()?;
         configuration.write_text("main.yaml", guide_block("kind: BackendTLSPolicy"))?;
         let sheave = SheaveProcess::serve_with(&configuration, &["--xds", "127.0.0.1:0"]).await?;
         let authority = CertificateAuthority::new();
         let certificates = CertificateFolder::new(&authority, &authority, SERVER_NAME)?;
-        let server = start_server(&sheave, "cart", &certificates).await?;
+        let server = start_server(&sheave, library, "cart", &certificates).await?;
         set_endpoints(&configuration, "cart", &[server.address])?;
         Ok(Self { sheave, configuration, authority, _server: server, _certificates: certificates })
     }
@@ -153,7 +200,7 @@ impl ServerFixture {
     }
 
     async fn server(&self, name: &str, certificates: &CertificateFolder) -> Result<GrpcServer> {
-        start_server(&self.sheave, name, certificates).await
+        start_server(&self.sheave, GrpcLibrary::Go, name, certificates).await
     }
 
     async fn client(&self, library: GrpcLibrary, name: &str) -> Result<GrpcClient> {
@@ -174,10 +221,11 @@ impl ServerFixture {
 
 async fn start_server(
     sheave: &SheaveProcess,
+    library: GrpcLibrary,
     name: &str,
     certificates: &CertificateFolder,
 ) -> Result<GrpcServer> {
     let arguments = ["--serve", "shop/cart:80", "--workload-certs", certificates.path()];
     let bootstrap = BootstrapFile::new(sheave, &arguments).await?;
-    GrpcServer::start_by_xds(name, bootstrap).await
+    GrpcServer::start_by_xds(library, name, bootstrap).await
 }

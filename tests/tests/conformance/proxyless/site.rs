@@ -189,9 +189,13 @@ impl GrpcServer {
     }
 
     /// Starts a server that gets its listener from Sheave.
-    pub(super) async fn start_by_xds(name: &str, bootstrap: BootstrapFile) -> Result<Self> {
-        let mut command = tools::program("proxyless")?;
-        command.args(["serve-xds", name]).env("GRPC_XDS_BOOTSTRAP", bootstrap.path());
+    pub(super) async fn start_by_xds(
+        library: GrpcLibrary,
+        name: &str,
+        bootstrap: BootstrapFile,
+    ) -> Result<Self> {
+        let mut command = library.server(name)?;
+        command.env("GRPC_XDS_BOOTSTRAP", bootstrap.path());
         Self::run(command, Some(bootstrap)).await
     }
 
