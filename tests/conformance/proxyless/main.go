@@ -3,8 +3,9 @@
 //	proxyless serve NAME                 serves at a free port of 127.0.0.1, which it prints
 //	proxyless serve-xds NAME             the same, with the listener that Sheave has for it, from when it has that
 //	proxyless call TARGET                calls until the standard input ends
+//	proxyless psm ADDRESS                asks gRPC's own client of xDS what has become of its calls
 //
-// Both are grpc-go as it is: the client dials TARGET (xds:///...), by the bootstrap file that GRPC_XDS_BOOTSTRAP names.
+// Server and client are grpc-go as it is: the client dials TARGET (xds:///...), by the bootstrap file that GRPC_XDS_BOOTSTRAP names.
 // For each line of its standard input, `METHOD COUNT KEY=VALUE...`, it makes COUNT calls of the method, with that
 // metadata, and prints `NAME=CALLS` for each server that has answered, `failed=CALLS`, and `status-CODE=CALLS` for each
 // status of those that have failed. `wait NAME` calls until that server has answered, and prints the microseconds that it
@@ -58,8 +59,10 @@ func main() {
 		err = serveXDS(os.Args[2])
 	case len(os.Args) == 3 && os.Args[1] == "call":
 		err = call(os.Args[2])
+	case len(os.Args) == 3 && os.Args[1] == "psm":
+		err = psm(os.Args[2])
 	default:
-		err = fmt.Errorf("usage: proxyless serve NAME | serve-xds NAME | call TARGET")
+		err = fmt.Errorf("usage: proxyless serve NAME | serve-xds NAME | call TARGET | psm ADDRESS")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "proxyless:", err)

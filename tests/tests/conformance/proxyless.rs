@@ -8,6 +8,8 @@ mod clients;
 pub(crate) mod site;
 /// Limits of endpoints.
 mod caps;
+/// The interop client and server of the gRPC project.
+mod psm;
 /// Servers that get their listener from Sheave.
 mod servers;
 

@@ -189,7 +189,7 @@ impl GrpcClient {
     }
 }
 
-fn parse_counts(line: &str) -> Result<CallCounts> {
+pub(super) fn parse_counts(line: &str) -> Result<CallCounts> {
     let counts = line.split_whitespace().map(|word| {
         let (name, count) = word.split_once('=').context("NAME=CALLS")?;
         Ok((name.to_owned(), count.parse()?))
