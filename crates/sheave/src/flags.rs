@@ -324,11 +324,13 @@ Examples:
     sheave migrate all.yaml > gateway-api.yaml
   Only those of one class:
     sheave migrate --ingress-class nginx all.yaml > gateway-api.yaml
+  Whether requests of a log are answered the same:
+    sheave migrate --compare http://10.0.0.7 http://10.0.0.8 --access-log access.log --host shop.example
 
-Exit codes: 0 success, 1 invalid input or a refused Ingress, 2 Sheave failed.")]
+Exit codes: 0 success, 1 invalid input, a refused Ingress or answers that differ, 2 Sheave failed.")]
 pub(crate) struct MigrateFlags {
     /// Files and directories of Ingresses, IngressClasses and Services; objects of other kinds are ignored.
-    #[arg(required = true, value_name = "PATH")]
+    #[arg(required_unless_present = "compare", conflicts_with = "compare", value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
     /// Migrate only the Ingresses of this IngressClass [default: all].
     #[arg(long, value_name = "NAME")]
@@ -339,6 +341,30 @@ pub(crate) struct MigrateFlags {
     /// The namespace of the Gateways.
     #[arg(long, value_name = "NAMESPACE", default_value = "default")]
     pub(crate) gateway_namespace: String,
+    #[command(flatten)]
+    pub(crate) comparison: CompareFlags,
+}
+
+/// Flags of `sheave migrate --compare`.
+#[derive(Debug, Args)]
+pub(crate) struct CompareFlags {
+    /// Send the requests of access logs to two servers, the former and the new one, and say where the answers differ.
+    ///
+    /// Each request with GET, HEAD or OPTIONS is sent once to each, with the host of the log: status, Location, types,
+    /// names of header fields and cookies, and bodies are compared. What varies at the first server itself is no
+    /// difference. Others are not sent again: they may change something.
+    #[arg(long, num_args = 2, value_names = ["URL1", "URL2"], requires = "access_log")]
+    pub(crate) compare: Vec<String>,
+    /// Access log: lines of JSON (of Sheave, or with `request` or `request_uri`, and `host`), or with a quoted request
+    /// line, as nginx has by default.
+    #[arg(long, value_name = "FILE", requires = "compare")]
+    pub(crate) access_log: Vec<PathBuf>,
+    /// The host of requests whose lines have none.
+    #[arg(long, value_name = "HOST", requires = "compare")]
+    pub(crate) host: Option<String>,
+    /// Number of different requests that are sent, in the order of the log.
+    #[arg(long, value_name = "COUNT", requires = "compare", default_value_t = 1000)]
+    pub(crate) limit: usize,
 }
 
 /// Flags of `sheave explain`.

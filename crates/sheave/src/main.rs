@@ -8,6 +8,8 @@ mod serve;
 mod check;
 /// The `migrate` subcommand.
 mod migrate;
+/// One HTTP request over a connection of its own.
+mod http_client;
 /// `sheave explain`.
 mod explain;
 /// `sheave top`.

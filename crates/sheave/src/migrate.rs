@@ -1,6 +1,11 @@
-//! `sheave migrate`: prints the objects of Gateway API that mean the same as Ingresses.
+//! `sheave migrate`: prints the objects of Gateway API that mean the same as Ingresses, or compares two servers.
 //!
 //! The objects go to standard output, the report to standard error, so that a file gets the objects alone.
+
+/// Requests in access logs.
+mod access_log;
+/// Comparison of two servers.
+mod compare;
 
 use anyhow::Context;
 use gateway::ObjectProblem;
@@ -20,6 +25,9 @@ const KINDS: [&str; 3] = ["Ingress ", "IngressClass ", "Service "];
 /// If an object cannot be read, there is no Ingress, requests of one are answered with 500, or a cluster does not accept
 /// an object.
 pub(crate) fn run(flags: &MigrateFlags) -> Result<(), Failure> {
+    if !flags.comparison.compare.is_empty() {
+        return compare::run(&flags.comparison);
+    }
     let contents = files::read(&flags.paths);
     let is_read = |problem: &ObjectProblem| {
         problem.object.is_empty() || KINDS.iter().any(|kind| problem.object.starts_with(kind))

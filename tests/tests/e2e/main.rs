@@ -109,5 +109,7 @@ mod resources;
 mod bgp;
 /// Graceful shutdown.
 mod drain;
+/// Comparison of two servers by an access log.
+mod compare;
 /// Upgrade in place.
 mod upgrade;

@@ -1,8 +1,6 @@
 //! One fetch of a key set: a GET request over a connection of its own, with limits of size and time. Redirects are not
 //! followed: they would lead around the filter of addresses.
 
-use std::convert::Infallible;
-use std::future::pending;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -10,28 +8,22 @@ use std::time::Duration;
 use gateway::jwks::{JsonWebKeySet, JwksHost, JwksSubscription, JwksUrl, MAX_KEY_SET_BYTES};
 use http::Request;
 use http::header::{ACCEPT, HOST, USER_AGENT};
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::Empty;
 use hyper::body::Bytes;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::{FetchResult, SharedFilter};
 use crate::dns::NameResolver;
+use crate::http_client::{client_config, connect, exchange};
 
 /// Time limit of a fetch.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit of a connection to one address.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Number of addresses of a server that are tried.
 const MAX_ADDRESSES: usize = 4;
-/// Maximum size of the head of an answer.
-const MAX_HEAD_BYTES: usize = 16 * 1024;
 
 /// Fetches key sets.
 pub(super) struct KeySetClient {
@@ -57,7 +49,7 @@ impl KeySetClient {
         let addresses = self.addresses(subscription).await?;
         let stream = connect(&addresses, url.port).await?;
         if !url.is_encrypted {
-            return exchange(stream, url).await;
+            return fetch_body(stream, url).await;
         }
         let name = match &url.host {
             JwksHost::Name(name) => {
@@ -67,7 +59,7 @@ impl KeySetClient {
         };
         let config = self.tls.get_or_init(client_config).clone()?;
         let stream = TlsConnector::from(config).connect(name, stream).await;
-        exchange(stream.map_err(|error| format!("TLS: {error}"))?, url).await
+        fetch_body(stream.map_err(|error| format!("TLS: {error}"))?, url).await
     }
 
     /// Returns the addresses of the server that may be used.
@@ -98,61 +90,20 @@ impl KeySetClient {
     }
 }
 
-/// Connects to the first address that accepts.
-async fn connect(addresses: &[IpAddr], port: u16) -> Result<TcpStream, String> {
-    let mut problem = "the name has no address".to_owned();
-    for address in addresses {
-        let address = SocketAddr::new(*address, port);
-        match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => problem = format!("cannot connect to {address}: {error}"),
-            Err(_elapsed) => problem = format!("cannot connect to {address}: timeout"),
-        }
-    }
-    Err(problem)
-}
-
-/// Sends the request and reads the body of the answer.
-async fn exchange(
+/// Sends the request and returns the body of the answer.
+async fn fetch_body(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     url: &JwksUrl,
 ) -> Result<Bytes, String> {
-    let mut builder = http1::Builder::new();
-    builder.max_buf_size(MAX_HEAD_BYTES);
-    let (mut sender, connection) =
-        builder.handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
     let request = Request::get(&*url.target)
         .header(HOST, &*url.authority)
         .header(ACCEPT, "application/jwk-set+json, application/json")
         .header(USER_AGENT, concat!("sheave/", env!("CARGO_PKG_VERSION")))
         .body(Empty::<Bytes>::new())
         .map_err(|error| error.to_string())?;
-    let answer = async {
-        let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
-        let status = response.status().as_u16();
-        if status != 200 {
-            return Err(format!("the answer has status {status}, not 200"));
-        }
-        let body = Limited::new(response.into_body(), MAX_KEY_SET_BYTES).collect().await;
-        body.map(|it| it.to_bytes()).map_err(|error| format!("the answer is not complete: {error}"))
+    let takes = |head: &http::response::Parts| match head.status.as_u16() {
+        200 => Ok(()),
+        status => Err(format!("the answer has status {status}, not 200")),
     };
-    let driven = async {
-        // Its end shows in the answer.
-        connection.await.ok();
-        pending::<Infallible>().await
-    };
-    tokio::select! {
-        answer = answer => answer,
-        never = driven => match never {},
-    }
-}
-
-/// Returns TLS with the authorities that the machine trusts.
-fn client_config() -> Result<Arc<ClientConfig>, String> {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder =
-        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let builder = builder.map_err(|error| error.to_string())?;
-    let roots = proxy::system_roots();
-    Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
+    Ok(exchange(stream, request, MAX_KEY_SET_BYTES, takes).await?.into_body())
 }
