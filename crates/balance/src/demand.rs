@@ -212,7 +212,7 @@ impl DemandTotals {
     /// Returns the number of requests that have a slot, wait for one, were rejected and still
     /// count, or are in progress as clients report.
     pub fn present(&self) -> u64 {
-        let [in_flight, queued, rejected] = self.integrals();
+        let [in_flight, queued, rejected, _] = self.integrals();
         [in_flight.count, queued.count, rejected.count].into_iter().fold(0, u64::wrapping_add)
     }
 
@@ -229,11 +229,11 @@ impl DemandTotals {
         }
     }
 
-    /// Returns the integrals of requests in flight, queued and rejected.
-    fn integrals(&self) -> [RequestTimeIntegral; 3] {
+    /// Returns the integrals of requests in flight, queued and rejected, and of those in flight that clients report.
+    fn integrals(&self) -> [RequestTimeIntegral; 4] {
         let mut in_flight = self.in_flight;
         in_flight += self.proxyless;
-        [in_flight, self.queued, self.rejected]
+        [in_flight, self.queued, self.rejected, self.proxyless]
     }
 }
 
@@ -303,14 +303,14 @@ pub struct DemandAverager {
 #[derive(Clone, Copy, Debug)]
 struct DemandReading {
     at: Time,
-    /// Request-nanoseconds in flight, queued and rejected since the beginning.
-    request_nanos: [i128; 3],
+    /// Request-nanoseconds in flight, queued and rejected since the beginning, and in flight as clients report.
+    request_nanos: [i128; 4],
 }
 
 impl DemandAverager {
     /// Returns an averager without demand before `at`.
     pub fn new(at: Time) -> Self {
-        let last = DemandReading { at, request_nanos: [0; 3] };
+        let last = DemandReading { at, request_nanos: [0; 4] };
         let readings = VecDeque::from([last]);
         let rates = RateAverager::new(at);
         Self { readings, last, totals: DemandTotals::default(), rates, served: (0.0, 0.0) }
@@ -324,7 +324,7 @@ impl DemandAverager {
         }
         let before = self.totals.integrals().map(|integral| integral.at(self.last.at));
         let now = totals.integrals().map(|integral| integral.at(at));
-        for kind in 0..3 {
+        for kind in 0..4 {
             // A request that ended before the last reading may still have been part of it: then a
             // little is subtracted.
             let more = now[kind].wrapping_sub(before[kind]).cast_signed();
@@ -347,18 +347,29 @@ impl DemandAverager {
     /// and a quarter more. If there are not yet readings for the whole window, the mean is over all
     /// of them.
     pub fn average(&self, window: Duration) -> RequestDemand {
+        let [in_flight, queued, rejected, _] = self.averages(window);
+        RequestDemand { in_flight, queued, rejected }
+    }
+
+    /// Returns the part of [`average`](Self::average) that clients report: they are in flight, and have no slot.
+    pub fn average_proxyless(&self, window: Duration) -> f64 {
+        let [.., proxyless] = self.averages(window);
+        proxyless
+    }
+
+    fn averages(&self, window: Duration) -> [f64; 4] {
         let is_old_enough = |kept: &&DemandReading| is_before(kept.at, self.last.at, window);
         let from = self.readings.iter().rev().find(is_old_enough).or_else(|| self.readings.front());
         let from = from.unwrap_or(&self.last);
         let elapsed = self.last.at.saturating_since(from.at);
         if elapsed.is_zero() {
-            return self.present();
+            return self.totals.integrals().map(|it| it.count as f64);
         }
         let mean = |kind: usize| {
             (self.last.request_nanos[kind] - from.request_nanos[kind]).max(0) as f64
                 / nanos(elapsed) as f64
         };
-        RequestDemand { in_flight: mean(0), queued: mean(1), rejected: mean(2) }
+        [mean(0), mean(1), mean(2), mean(3)]
     }
 
     /// Returns the mean rates of requests over the last [`WINDOW`] before the last reading.
@@ -368,7 +379,7 @@ impl DemandAverager {
 
     /// Returns the demand at the last reading.
     pub fn present(&self) -> RequestDemand {
-        let [in_flight, queued, shed] = self.totals.integrals().map(|it| it.count as f64);
+        let [in_flight, queued, shed, _] = self.totals.integrals().map(|it| it.count as f64);
         RequestDemand { in_flight, queued, rejected: shed }
     }
 
@@ -381,7 +392,7 @@ impl DemandAverager {
 
     /// Returns the request-seconds of each kind up to the last reading: their rate is the average.
     pub fn request_seconds(&self) -> RequestDemand {
-        let [in_flight, queued, shed] =
+        let [in_flight, queued, shed, _] =
             self.last.request_nanos.map(|spent| spent.max(0) as f64 / 1e9);
         RequestDemand { in_flight, queued, rejected: shed }
     }

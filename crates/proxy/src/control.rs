@@ -31,7 +31,7 @@ use crate::affinity::AffinityKey;
 use crate::alt_svc;
 use crate::backend::Backend;
 use crate::clock;
-use crate::demand::RiseListener;
+use crate::demand::{OtherDemand, RiseListener};
 use crate::dial::pool::Endpoint;
 use crate::health;
 use crate::interception::{ConnectionInterceptor, InterceptionState};
@@ -209,6 +209,12 @@ impl BackendDemand {
     #[must_use]
     pub fn average(&self, window: Duration) -> RequestDemand {
         self.backend.demand.average_of_all(window)
+    }
+
+    /// Returns the mean over the last `window` without what clients report to this replica.
+    #[must_use]
+    pub fn average_of_others(&self, window: Duration) -> OtherDemand {
+        self.backend.demand.average_of_others(window)
     }
 
     /// Returns the rates of requests over the last [`WINDOW`] at all replicas that report to this one.
@@ -532,8 +538,9 @@ impl Proxy {
     #[must_use]
     pub fn demand(&self, key: &BackendKey) -> Option<BackendDemand> {
         let active_config = self.shared.config.load();
-        let backend = active_config.backends.iter().find(|backend| backend.key == *key)?;
-        Some(BackendDemand::of(backend))
+        let backends = &active_config.backends;
+        let found = backends.binary_search_by(|backend| backend.key.cmp(key)).ok()?;
+        Some(BackendDemand::of(&backends[found]))
     }
 
     /// Returns the demand for each backend of a Service.

@@ -27,6 +27,15 @@ pub(crate) mod averaging;
 /// Rates of requests of one route.
 pub(crate) mod route_rates;
 
+/// Demand for a backend without the requests that clients report to this replica.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct OtherDemand {
+    /// Requests that pass through this replica.
+    pub local: f64,
+    /// All requests of other replicas, as far as they report them.
+    pub peers: f64,
+}
+
 /// Demand for one backend.
 pub(crate) struct DemandTracker {
     workers: Box<[WorkerDemand]>,
@@ -144,6 +153,15 @@ impl DemandTracker {
     pub(crate) fn average_of_all(&self, window: Duration) -> RequestDemand {
         let own = self.read(|averager| averager.average(window));
         own + lock(&self.peers).average(window, clock::now())
+    }
+
+    /// Returns the mean over the last `window` without what clients report to this replica: of requests that pass through
+    /// it, and of all at other replicas.
+    pub(crate) fn average_of_others(&self, window: Duration) -> OtherDemand {
+        let local = self
+            .read(|averager| averager.average(window).total() - averager.average_proxyless(window));
+        let peers = lock(&self.peers).average(window, clock::now()).total();
+        OtherDemand { local: local.max(0.0), peers }
     }
 
     /// Returns the rates of requests at all replicas together.

@@ -145,6 +145,7 @@ pub use control::{
     AccessLog, BackendDemand, BackendView, EndpointView, ListenError, ListenerView,
     ListeningSocket, Proxy, ProxySettings, RouteView,
 };
+pub use demand::OtherDemand;
 pub use interception::{ClientMark, ClientMarkFuture, ConnectionInterceptor, InterceptionCounts};
 pub use limit_exchange::{LimitExchange, LimitSharingStatus};
 pub use peer_reports::{DueReports, PeerReports, ReportCounts};

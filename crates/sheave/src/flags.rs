@@ -351,9 +351,10 @@ pub(crate) struct CompareFlags {
     /// Send the requests of access logs to two servers, the former and the new one, and say where the answers differ.
     ///
     /// Each request with GET, HEAD or OPTIONS is sent once to each, with the host of the log: status, Location, types,
-    /// names of header fields and cookies, and bodies are compared. What varies at the first server itself is no
+    /// names of header fields and cookies, and bodies are compared. What varies at one server by itself is no
     /// difference. Others are not sent again: they may change something.
-    #[arg(long, num_args = 2, value_names = ["URL1", "URL2"], requires = "access_log")]
+    #[arg(long, num_args = 2, value_names = ["URL1", "URL2"], requires = "access_log",
+        conflicts_with_all = ["ingress_class", "gateway_class", "gateway_namespace"])]
     pub(crate) compare: Vec<String>,
     /// Access log: lines of JSON (of Sheave, or with `request` or `request_uri`, and `host`), or with a quoted request
     /// line, as nginx has by default.
@@ -363,8 +364,8 @@ pub(crate) struct CompareFlags {
     #[arg(long, value_name = "HOST", requires = "compare")]
     pub(crate) host: Option<String>,
     /// Number of different requests that are sent, in the order of the log.
-    #[arg(long, value_name = "COUNT", requires = "compare", default_value_t = 1000)]
-    pub(crate) limit: usize,
+    #[arg(long, value_name = "COUNT", requires = "compare", default_value = "1000")]
+    pub(crate) limit: NonZeroUsize,
 }
 
 /// Flags of `sheave explain`.

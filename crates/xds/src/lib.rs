@@ -52,7 +52,7 @@ mod bootstrap;
 pub use bootstrap::{
     BootstrapSettings, ClientCredentials, EnvoySettings, InvalidServer, bootstrap, envoy_bootstrap,
 };
-pub use limit::{ConnectionNumber, LimitReplicas};
+pub use limit::{CompetingDemand, ConnectionNumber, LimitReplicas};
 pub use load::{ClusterLoad, LoadStatus, MAX_REPORTED_CLUSTERS, REPORT_INTERVAL, REPORT_LIFETIME};
 pub use message::ResourceType;
 pub use rejection::REJECTION_HOLD;

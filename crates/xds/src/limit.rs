@@ -2,8 +2,8 @@
 //!
 //! gRPC has no limit of an endpoint. It has one of a cluster, for each client (`max_requests`, gRFC A32), which is
 //! the client's share of the limits of all endpoints together. The shares follow the demand that clients report, so that a
-//! busy client has what an idle one leaves; their sum is the limit, unless there are more clients than slots: each may
-//! always have one request in flight.
+//! busy client has what an idle one leaves; their sum is at most the limit, unless there are more clients than slots: each
+//! may always have one request in flight.
 
 /// Clients that share limits, and the demand of each.
 mod claims;
@@ -21,6 +21,15 @@ pub(crate) use division::{available, divide, settled};
 /// whose load it is: the names of clients are often the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConnectionNumber(pub u64);
+
+/// Mean number of requests to a backend that have not come by the clients of this replica, or want to be sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CompetingDemand {
+    /// Requests that pass through this replica's proxy.
+    pub local: u64,
+    /// Requests of other replicas: of their proxies and of their clients.
+    pub peers: u64,
+}
 
 /// The replicas of Sheave that divide the same limits among their clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,14 +98,14 @@ impl LimitShares {
         for DividedLimit { cluster, shares } in divided {
             new.clients
                 .insert(Arc::clone(cluster), u32::try_from(shares.len()).unwrap_or(u32::MAX));
-            for (stream, requests) in shares {
+            for ClientShare { stream, requests, demand } in shares {
                 let former = self.streams.get(stream);
                 let own = new.streams.entry(*stream).or_insert_with(|| StreamShares {
                     version: former.map_or(0, |it| it.version),
                     clusters: BTreeMap::new(),
                 });
                 let known = former.and_then(|it| it.clusters.get(cluster)).copied();
-                let requests = settled(known.map(|it| it.requests), *requests);
+                let requests = settled(known.map(|it| it.requests), *requests, *demand);
                 let same = known.filter(|it| it.requests == requests);
                 let share = same.unwrap_or_else(|| {
                     own.version = version;
@@ -126,7 +135,15 @@ impl LimitShares {
 /// The limit of a cluster, as it was divided last.
 pub(crate) struct DividedLimit {
     pub(crate) cluster: Arc<str>,
-    pub(crate) shares: Vec<(StreamNumber, u32)>,
+    pub(crate) shares: Vec<ClientShare>,
+}
+
+/// The share of one client, as it was divided last, with the client's demand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClientShare {
+    pub(crate) stream: StreamNumber,
+    pub(crate) requests: u32,
+    pub(crate) demand: u64,
 }
 
 #[cfg(test)]
@@ -134,7 +151,11 @@ mod tests {
     use super::*;
 
     fn divided(shares: &[(u64, u32)]) -> DividedLimit {
-        let shares = shares.iter().map(|(stream, share)| (StreamNumber(*stream), *share));
+        let shares = shares.iter().map(|(stream, requests)| ClientShare {
+            stream: StreamNumber(*stream),
+            requests: *requests,
+            demand: 0,
+        });
         DividedLimit { cluster: "shop/web:80".into(), shares: shares.collect() }
     }
 

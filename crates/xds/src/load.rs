@@ -192,7 +192,7 @@ impl ClientLoad {
         }
         self.table.reports.fetch_add(1, Ordering::Relaxed);
         let mut in_progress = BTreeMap::<Arc<str>, (Arc<LoadCounters>, u64)>::new();
-        let mut demands = BTreeMap::new();
+        let mut counts = BTreeMap::new();
         {
             let clusters = self.table.clusters();
             for ClusterStats { cluster_name, locality_stats, total_dropped_requests } in stats {
@@ -205,11 +205,16 @@ impl ClientLoad {
                     .entry(Arc::clone(name))
                     .or_insert_with(|| (Arc::clone(&entry.counters), 0));
                 now.1 += sum(locality_stats, |it| it.total_requests_in_progress);
-                let issued = sum(locality_stats, |it| it.total_issued_requests);
-                let demand = demand(now.1, issued, *total_dropped_requests);
-                demands.insert(Arc::clone(name), demand);
+                let counts: &mut (u64, u64) = counts.entry(Arc::clone(name)).or_default();
+                counts.0 += sum(locality_stats, |it| it.total_issued_requests);
+                counts.1 += total_dropped_requests;
             }
         }
+        let demands = counts.into_iter().map(|(name, (issued, dropped))| {
+            let in_progress = in_progress[&name].1;
+            (name, demand(in_progress, issued, dropped))
+        });
+        let demands = demands.collect();
         self.replace(in_progress);
         self.replace_demands(demands);
         Ok(())

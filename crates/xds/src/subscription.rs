@@ -171,10 +171,11 @@ impl ClientSubscriptions {
         })
     }
 
-    /// Returns the Clusters that the client has named.
-    pub(crate) fn named_clusters(&self) -> impl Iterator<Item = Arc<str>> {
-        let clusters = self.types.get(&ResourceType::Cluster);
-        clusters.into_iter().flat_map(|it| it.named()).map(Arc::clone)
+    /// Returns the Clusters that the client has named, if that has changed since the last call.
+    pub(crate) fn take_named_clusters(&mut self) -> Option<impl Iterator<Item = Arc<str>>> {
+        let clusters = self.types.get_mut(&ResourceType::Cluster)?;
+        let has_changed = std::mem::take(&mut clusters.has_new_names);
+        has_changed.then(|| clusters.named().map(Arc::clone))
     }
 
     /// Returns the names of the resources in the last response of a type.

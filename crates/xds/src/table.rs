@@ -18,8 +18,8 @@ use tokio::time::Instant;
 
 use crate::client::{ClientIdentity, ClientKind};
 use crate::limit::{
-    ClaimTable, ClusterClaim, DividedLimit, LimitReplicas, LimitShare, LimitShares, StreamNumber,
-    available, divide,
+    ClaimTable, ClientShare, ClusterClaim, CompetingDemand, DividedLimit, LimitReplicas,
+    LimitShare, LimitShares, available, divide,
 };
 use crate::load::{ClusterLoad, LoadStatus, LoadTable};
 use crate::message::{ClusterResource, ResourceType};
@@ -373,34 +373,33 @@ impl ResourcePublisher {
         self.state().replicas = replicas;
     }
 
-    /// Divides the limits of clusters among the clients that use them. `demand_of_all` is the mean number of requests that
-    /// all clients and proxies have in progress with a backend, or want to have, as far as it is known.
-    pub fn divide_limits(&self, demand_of_all: impl Fn(&BackendKey) -> u64) {
+    /// Divides the limits of clusters among the clients that use them, beside the demand of others.
+    pub fn divide_limits(&self, others: impl Fn(&BackendKey) -> CompetingDemand) {
+        // Every change of the table is made with the lock of the state.
         let state = self.state();
+        let former = Arc::clone(&*self.table.borrow());
         let backends = state.backends.values();
         let limits =
             backends.filter_map(|it| Some((name::cluster(&it.key), (it, max_requests(it)?))));
         let limits: BTreeMap<_, _> = limits.collect();
-        if limits.is_empty() && self.table.borrow().shares.is_empty() {
+        if limits.is_empty() && former.shares.is_empty() {
             return;
         }
         let claims = self.claims.by_cluster(|name| limits.contains_key(name));
         let divided = |(cluster, claims): (Arc<str>, Vec<ClusterClaim>)| {
             let (backend, limit) = limits[&cluster];
-            let demand_of_all = demand_of_all(&backend.key);
-            let shares = divided_limit(limit, &claims, demand_of_all, state.replicas);
+            let shares = divided_limit(limit, &claims, others(&backend.key), state.replicas);
             DividedLimit { cluster, shares }
         };
         let divided: Vec<_> = claims.into_iter().map(divided).collect();
-        self.change(|table| {
-            let shares = table.shares.replaced(table.generation, &divided);
-            let has_changed = shares != *table.shares;
-            if has_changed {
-                self.load.set_shares(&shares.sums());
+        let shares = former.shares.replaced(former.generation + 1, &divided);
+        if shares != *former.shares {
+            self.load.set_shares(&shares.sums());
+            self.change(|table| {
                 table.shares = Arc::new(shares);
-            }
-            has_changed
-        });
+                true
+            });
+        }
     }
 
     /// Ends the streams of all clients, which then connect to another replica, or to the successor of this process.
@@ -471,22 +470,29 @@ impl ResourcePublisher {
 fn divided_limit(
     limit: u32,
     claims: &[ClusterClaim],
-    demand_of_all: u64,
+    others: CompetingDemand,
     replicas: LimitReplicas,
-) -> Vec<(StreamNumber, u32)> {
+) -> Vec<ClientShare> {
     let LimitReplicas { count, share_demand } = replicas;
-    let (limit, count) = match share_demand {
-        true => (limit, count),
-        false => (limit / count, NonZeroU32::MIN),
+    let available = match share_demand {
+        true => available(limit, others, count),
+        false => {
+            let own = CompetingDemand { peers: 0, ..others };
+            available(limit / count, own, NonZeroU32::MIN)
+        }
     };
     // A client that does not report its demand has a part like the others.
-    let fair = u64::from(limit / count) / claims.len().max(1) as u64;
+    let fair = u64::from(available) / claims.len().max(1) as u64;
     let demands: Vec<_> = claims.iter().map(|it| it.demand.unwrap_or(fair)).collect();
-    let reported: u64 = claims.iter().filter_map(|it| it.demand).sum();
-    let others = demand_of_all.saturating_sub(reported);
-    let available = available(limit, demands.iter().sum(), others, count);
-    let streams = claims.iter().map(|it| it.stream);
-    streams.zip(divide(available, &demands)).collect()
+    let shares = divide(available, &demands);
+    let shares = claims.iter().zip(shares).zip(&demands);
+    shares
+        .map(|((claim, requests), demand)| ClientShare {
+            stream: claim.stream,
+            requests,
+            demand: *demand,
+        })
+        .collect()
 }
 
 fn encoded_cluster(backend: &Backend) -> EncodedResource {

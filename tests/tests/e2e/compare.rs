@@ -97,7 +97,7 @@ async fn requests_of_an_access_log_are_answered_the_same_or_not() -> Result {
         "2 requests: 0 answered the same, 2 differently",
     ];
     site.compare(&log, &[]).await?.expect(1, &differences)?;
-    let limited = ["1 requests: 0 answered", "not sent, requests beyond --limit: 1"];
+    let limited = ["1 requests: 0 answered", "not sent, lines of requests beyond --limit: 1"];
     site.compare(&log, &["--limit", "1"]).await?.expect(1, &limited)
 }
 
@@ -108,22 +108,28 @@ async fn what_cannot_be_compared_is_said() -> Result {
     let unknown = "not sent, lines without a request: 1";
     site.compare(combined, &["--host", "a.test"]).await?.expect(0, &["1 requests: 1", unknown])?;
     site.compare(combined, &[]).await?.expect(1, &["no line has a host: add --host"])?;
-    site.compare(combined, &["--host", "a b"]).await?.expect(1, &["--host: a b is no host"])?;
+    site.compare(combined, &["--host", "a b"])
+        .await?
+        .expect(1, &["--host: a b is no host without a port"])?;
     site.compare("nothing\n", &[])
         .await?
-        .expect(1, &["of 1 lines none has a request, the first: nothing"])?;
+        .expect(1, &["of 1 lines none has a request, the first: \"nothing\""])?;
     site.compare("", &[]).await?.expect(1, &["the log is empty"])?;
 
     let first = format!("http://{}", site.first.sheave.address());
     let other = |url: &str| [first.clone(), url.to_owned()];
     let path = site.compare_urls(other("http://127.0.0.1/a"), combined, &[]).await?;
     path.expect(1, &["must be http://HOST:PORT or https://HOST:PORT"])?;
-    // A port at which nothing listens, as its socket is closed.
-    let closed = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    // The socket has the port, and does not listen.
+    let socket = tokio::net::TcpSocket::new_v4()?;
+    socket.bind(([127, 0, 0, 1], 0).into())?;
+    let closed = socket.local_addr()?;
     let unreachable = other(&format!("http://{closed}"));
     let answer = site.compare_urls(unreachable, combined, &["--host", "a.test"]).await?;
     answer.expect(1, &["cannot connect to", "1 not answered"])?;
-    let flags = run(["migrate", "--compare", &first, &first]).await?;
-    ensure!(flags.status.code() == Some(2) || !flags.status.success(), "{flags:?}");
+    for arguments in [&["--limit", "0"][..], &["--ingress-class", "nginx"]] {
+        let refused = site.compare(combined, arguments).await?;
+        ensure!(refused.code != 0 && refused.text.contains(arguments[0]), "{}", refused.text);
+    }
     Ok(())
 }

@@ -29,6 +29,10 @@ pub(super) struct LoggedRequest {
 /// The requests of a log.
 #[derive(Debug, Default)]
 pub(super) struct LoggedRequests {
+    /// Maximum number of different requests.
+    limit: usize,
+    /// Lines of further requests.
+    pub(super) further_lines: u64,
     /// Each request once, in the order of their first lines, with the number of its lines.
     pub(super) requests: Vec<(LoggedRequest, u64)>,
     /// Lines of requests that may change something, which are not sent again.
@@ -51,28 +55,36 @@ enum LineMeaning {
 }
 
 impl LoggedRequests {
-    /// Adds the lines of a log. `host` is that of requests without one.
-    pub(super) fn add(&mut self, log: &str, host: Option<&str>) {
-        for line in log.lines().filter(|line| !line.trim().is_empty()) {
-            match meaning(line, host) {
-                LineMeaning::Request(request) => self.count(request),
-                LineMeaning::Unsafe => self.unsafe_lines += 1,
-                LineMeaning::NoHost => self.lines_without_host += 1,
-                LineMeaning::Unknown => {
-                    self.unknown_lines += 1;
-                    self.first_unknown.get_or_insert_with(|| line.chars().take(80).collect());
-                }
+    /// Returns no requests yet, and this number of different ones at most.
+    pub(super) fn new(limit: usize) -> Self {
+        Self { limit, ..Self::default() }
+    }
+
+    /// Adds a line of a log. `host` is that of requests without one.
+    pub(super) fn add(&mut self, line: &str, host: Option<&str>) {
+        if line.trim().is_empty() {
+            return;
+        }
+        match meaning(line, host) {
+            LineMeaning::Request(request) => self.count(request),
+            LineMeaning::Unsafe => self.unsafe_lines += 1,
+            LineMeaning::NoHost => self.lines_without_host += 1,
+            LineMeaning::Unknown => {
+                self.unknown_lines += 1;
+                self.first_unknown.get_or_insert_with(|| line.chars().take(80).collect());
             }
         }
     }
 
     fn count(&mut self, request: LoggedRequest) {
-        let next = self.requests.len();
-        let index = *self.known.entry(request.clone()).or_insert(next);
-        if index == next {
-            self.requests.push((request, 0));
+        if let Some(index) = self.known.get(&request) {
+            self.requests[*index].1 += 1;
+        } else if self.requests.len() < self.limit {
+            self.known.insert(request.clone(), self.requests.len());
+            self.requests.push((request, 1));
+        } else {
+            self.further_lines += 1;
         }
-        self.requests[index].1 += 1;
     }
 }
 
@@ -113,8 +125,8 @@ fn of_json(fields: &Map<String, Value>) -> Option<(String, Option<String>, Strin
         let query = query.map(|query| format!("?{query}")).unwrap_or_default();
         return Some((find(&METHOD_KEYS)?, host, format!("{path}{query}")));
     }
-    if let Some(line) = fields.get("request").and_then(Value::as_str) {
-        let (method, target) = request_line(line)?;
+    let line = fields.get("request").and_then(Value::as_str);
+    if let Some((method, target)) = line.and_then(request_line) {
         return Some((method, host, target));
     }
     Some((find(&METHOD_KEYS)?, host, find(&TARGET_KEYS)?))
@@ -138,13 +150,13 @@ fn request_line(line: &str) -> Option<(String, String)> {
 fn split_url(target: &str) -> (Option<String>, String) {
     let url = target.strip_prefix("http://").or_else(|| target.strip_prefix("https://"));
     let Some(url) = url else { return (None, target.to_owned()) };
-    let end = url.find('/').unwrap_or(url.len());
-    let path = if end == url.len() { "/" } else { &url[end..] };
-    (Some(without_port(&url[..end]).to_owned()), path.to_owned())
+    let (authority, path) = url.split_at(url.find(['/', '?']).unwrap_or(url.len()));
+    let slash = if path.starts_with('/') { "" } else { "/" };
+    (Some(without_port(authority).to_owned()), format!("{slash}{path}"))
 }
 
 /// Returns a host without its port. An address of version 6 keeps its brackets.
-fn without_port(host: &str) -> &str {
+pub(super) fn without_port(host: &str) -> &str {
     match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|it| it.is_ascii_digit()) => name,
         _ => host,
@@ -182,6 +194,8 @@ mod tests {
         assert_eq!(request(r#"{"method":"GET","path":"/","host":"-"}"#), "NoHost");
         assert_eq!(request(r#"{"method":"DELETE","path":"/","host":"a"}"#), "Unsafe");
         assert_eq!(request(r#"{"status":200}"#), "Unknown");
+        let named = r#"{"request":"x","method":"GET","uri":"/a","host":"b"}"#;
+        assert_eq!(request(named), "GET b /a");
     }
 
     #[test]
@@ -196,6 +210,7 @@ mod tests {
         assert_eq!(request(combined), "NoHost");
         let proxied = "x \"GET http://a.test:81/b HTTP/1.1\" 200";
         assert_eq!(request(proxied), "GET a.test /b");
+        assert_eq!(request("\"GET http://a.test?b=1 HTTP/1.1\""), "GET a.test /?b=1");
         for line in ["", "no request", "\"GET /\" 400", "\"\\x16\\x03\" 400", "\"GET b HTTP/1.1\""]
         {
             assert_eq!(request(line), "Unknown", "{line}");
@@ -204,13 +219,16 @@ mod tests {
 
     #[test]
     fn each_request_is_there_once_with_the_number_of_its_lines() {
-        let mut requests = LoggedRequests::default();
-        let line = |path: &str| format!("\"GET {path} HTTP/1.1\" 200\n");
-        requests.add(&[line("/b"), line("/a"), line("/b")].concat(), Some("a.test"));
-        requests.add("\"POST / HTTP/1.1\"\n\nnothing\n", Some("a.test"));
+        let mut requests = LoggedRequests::new(2);
+        for path in ["/b", "/a", "/b", "/c", "/a"] {
+            requests.add(&format!("\"GET {path} HTTP/1.1\" 200"), Some("a.test"));
+        }
+        for line in ["\"POST / HTTP/1.1\"", "", "nothing"] {
+            requests.add(line, Some("a.test"));
+        }
         let counts: Vec<_> =
             requests.requests.iter().map(|(it, count)| (&*it.target, *count)).collect();
-        assert_eq!(counts, [("/b", 2), ("/a", 1)]);
+        assert_eq!((counts, requests.further_lines), (vec![("/b", 2), ("/a", 2)], 1));
         assert_eq!((requests.unsafe_lines, requests.unknown_lines), (1, 1));
         assert_eq!(requests.first_unknown.as_deref(), Some("nothing"));
     }

@@ -1,19 +1,20 @@
 //! `sheave migrate --compare`: sends the requests of an access log to two servers, and says where the answers differ.
 //!
-//! What differs is asked for again at the first server: an answer that differs from its own former one shows nothing about
-//! the second server.
+//! What differs is asked for again at both: a part of an answer that differs from its own former one shows nothing about
+//! the servers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::fs;
+use std::fs::File;
+use std::hash::{DefaultHasher, Hasher};
+use std::io::{self, BufRead, BufReader};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use http::header::{CONTENT_TYPE, HOST, LOCATION, SET_COOKIE, USER_AGENT, WWW_AUTHENTICATE};
-use http::uri::Scheme;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
+use http::header::{HOST, SET_COOKIE, USER_AGENT};
+use http::{HeaderMap, HeaderName, Method, Request, Uri};
 use http_body_util::Empty;
 use hyper::body::Bytes;
 use rustls::ClientConfig;
@@ -22,7 +23,7 @@ use tokio::runtime;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::access_log::{LoggedRequest, LoggedRequests, is_host};
+use super::access_log::{LoggedRequest, LoggedRequests, is_host, without_port};
 use crate::check::print;
 use crate::failure::Failure;
 use crate::flags::CompareFlags;
@@ -52,7 +53,7 @@ const IGNORED_FIELDS: [&str; 14] = [
     "x-request-id",
 ];
 /// Fields whose values are compared; of the others, the names.
-const COMPARED_FIELDS: [HeaderName; 3] = [CONTENT_TYPE, LOCATION, WWW_AUTHENTICATE];
+const COMPARED_FIELDS: [&str; 3] = ["content-type", "location", "www-authenticate"];
 
 /// Compares the servers.
 ///
@@ -62,25 +63,30 @@ pub(super) fn run(flags: &CompareFlags) -> Result<(), Failure> {
     let [first, second] = &*flags.compare else {
         return Err(Failure::input("--compare needs two URLs"));
     };
-    if let Some(host) = flags.host.as_deref().filter(|host| !is_host(host)) {
-        return Err(Failure::input(format_args!("--host: {host} is no host")));
+    let host = flags.host.as_deref();
+    if let Some(host) = host.filter(|host| !is_host(host) || without_port(host) != *host) {
+        return Err(Failure::input(format_args!("--host: {host} is no host without a port")));
     }
     let servers = [first, second].map(|url| ComparedServer::parse(url));
     let [first, second] = servers;
     let (first, second) = (first.map_err(Failure::input)?, second.map_err(Failure::input)?);
-    let mut log = LoggedRequests::default();
+    let mut log = LoggedRequests::new(flags.limit.get());
     for path in &flags.access_log {
-        let content = fs::read(path)
-            .map_err(|error| Failure::input(format_args!("{}: {error}", path.display())))?;
-        log.add(&String::from_utf8_lossy(&content), flags.host.as_deref());
+        let unread = |error: io::Error| Failure::input(format_args!("{}: {error}", path.display()));
+        let lines = BufReader::new(File::open(path).map_err(unread)?).split(b'\n');
+        for line in lines {
+            log.add(&String::from_utf8_lossy(&line.map_err(unread)?), host);
+        }
     }
     if log.requests.is_empty() {
         return Err(Failure::input(nothing_to_send(&log)));
     }
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("cannot start its thread")?;
-    let comparison = runtime.block_on(compare(&log, flags.limit, first, second));
-    print(&comparison.map_err(Failure::input)?.into_lines(&log, flags.limit)?)
+    let report = runtime.block_on(compare(&log, first, second)).map_err(Failure::input)?;
+    let is_clean = report.is_clean();
+    print(&report.into_lines(&log))?;
+    if is_clean { Ok(()) } else { Err(Failure::Input(Vec::new())) }
 }
 
 fn nothing_to_send(log: &LoggedRequests) -> String {
@@ -88,7 +94,7 @@ fn nothing_to_send(log: &LoggedRequests) -> String {
     let reason = match (*lines_without_host, first_unknown) {
         (1.., _) => "no line has a host: add --host".to_owned(),
         (0, Some(line)) => {
-            format!("of {unknown_lines} lines none has a request, the first: {line}")
+            format!("of {unknown_lines} lines none has a request, the first: {}", shown(line))
         }
         (0, None) if *unsafe_lines > 0 => "all requests may change something".to_owned(),
         (0, None) => "the log is empty".to_owned(),
@@ -104,21 +110,27 @@ struct ComparedServer {
     tls: Option<Arc<ClientConfig>>,
 }
 
-/// The part of an answer that clients depend on.
+/// The parts of an answer that clients depend on, each with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct AnswerSummary {
-    status: u16,
-    /// The values of [`COMPARED_FIELDS`].
-    fields: Vec<String>,
-    names: BTreeSet<String>,
-    cookies: BTreeSet<String>,
-    body: Bytes,
+struct AnswerSummary(BTreeMap<AnswerPart, String>);
+
+/// A part of an answer, in the order of its weight.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum AnswerPart {
+    Status,
+    /// The value of one of [`COMPARED_FIELDS`].
+    Field(&'static str),
+    /// A field that is there, whatever its value.
+    Name(String),
+    Cookie(String),
+    Body,
 }
 
 /// The result for one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum RequestResult {
     Same,
-    /// The answers of the first server differ from each other.
+    /// Answers of one server differ from each other in all in which those of the servers differ.
     Varies,
     Different(String),
     Failed(String),
@@ -132,7 +144,11 @@ impl ComparedServer {
         else {
             return Err(format!("--compare: {url} must be http://HOST:PORT or https://HOST:PORT"));
         };
-        let is_encrypted = *scheme == Scheme::HTTPS;
+        let is_encrypted = match scheme.as_str() {
+            "http" => false,
+            "https" => true,
+            other => return Err(format!("--compare: {url}: {other} is neither http nor https")),
+        };
         let tls = if is_encrypted { Some(client_config()?) } else { None };
         let port = uri.port_u16().unwrap_or(if is_encrypted { 443 } else { 80 });
         Ok(Self { url: url.to_owned(), host: host.trim_matches(['[', ']']).to_owned(), port, tls })
@@ -175,67 +191,76 @@ impl ComparedServer {
         let answer = timeout(REQUEST_TIMEOUT, sent).await;
         let answer = answer.unwrap_or_else(|_elapsed| Err("no answer in time".to_owned()));
         let (head, body) = answer.map_err(|error| format!("{}: {error}", self.url))?.into_parts();
-        let authority = format!("{host}:{}", self.port);
-        Ok(AnswerSummary::new(head.status.as_u16(), &head.headers, body, &authority))
+        Ok(AnswerSummary::new(head.status.as_u16(), &head.headers, &body, host, self.port))
     }
 }
 
 impl AnswerSummary {
-    /// Returns the summary of an answer. The port in `authority`, the one of the request, is no part of it.
-    fn new(status: u16, headers: &HeaderMap, body: Bytes, authority: &str) -> Self {
-        let text = |name: &HeaderName| {
+    /// Returns the summary of an answer of a server with this port to a request with this host.
+    fn new(status: u16, headers: &HeaderMap, body: &[u8], host: &str, port: u16) -> Self {
+        let mut parts = BTreeMap::from([(AnswerPart::Status, status.to_string())]);
+        for name in COMPARED_FIELDS {
             let values = headers.get_all(name).iter();
             let values: Vec<_> =
                 values.map(|it| String::from_utf8_lossy(it.as_bytes()).into_owned()).collect();
-            values.join(", ")
-        };
-        let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
-        let fields = COMPARED_FIELDS.iter().map(|name| text(name).replace(authority, host));
-        let names = headers.keys().map(|name| name.as_str().to_owned());
-        let is_named = |name: &String| {
-            !IGNORED_FIELDS.contains(&&**name)
-                && !COMPARED_FIELDS.iter().any(|it| it.as_str() == name)
-                && name != SET_COOKIE.as_str()
-        };
-        let cookie = |value: &HeaderValue| {
-            let text = String::from_utf8_lossy(value.as_bytes()).into_owned();
-            text.split('=').next().unwrap_or_default().to_owned()
-        };
-        Self {
-            status,
-            fields: fields.collect(),
-            names: names.filter(is_named).collect(),
-            cookies: headers.get_all(SET_COOKIE).iter().map(cookie).collect(),
-            body,
+            let value = without_port_of(&values.join(", "), host, port);
+            parts.insert(AnswerPart::Field(name), value);
         }
+        let is_compared = |name: &&str| {
+            !IGNORED_FIELDS.contains(name)
+                && !COMPARED_FIELDS.contains(name)
+                && *name != SET_COOKIE.as_str()
+        };
+        let names = headers.keys().map(HeaderName::as_str).filter(is_compared);
+        parts.extend(names.map(|name| (AnswerPart::Name(name.to_owned()), String::new())));
+        for cookie in headers.get_all(SET_COOKIE) {
+            let text = String::from_utf8_lossy(cookie.as_bytes()).into_owned();
+            let name = text.split('=').next().unwrap_or_default().to_owned();
+            parts.insert(AnswerPart::Cookie(name), String::new());
+        }
+        let mut hasher = DefaultHasher::new();
+        hasher.write(body);
+        let body = format!("of {} bytes with the checksum {:016x}", body.len(), hasher.finish());
+        parts.insert(AnswerPart::Body, body);
+        Self(parts)
     }
 
-    /// Returns the first difference from another answer; `None`: they mean the same.
-    fn difference(&self, other: &Self) -> Option<String> {
-        if self.status != other.status {
-            return Some(format!("status {}, then {}", self.status, other.status));
-        }
-        let values = self.fields.iter().zip(&other.fields);
-        for (name, (value, other)) in COMPARED_FIELDS.iter().zip(values) {
-            if value != other {
-                return Some(format!("{name} {}, then {}", shown(value), shown(other)));
+    /// Returns the parts in which another answer differs.
+    fn differences(&self, other: &Self) -> BTreeSet<AnswerPart> {
+        let parts = self.0.keys().chain(other.0.keys());
+        parts.filter(|part| self.0.get(part) != other.0.get(part)).cloned().collect()
+    }
+
+    /// Describes a part in which another answer differs.
+    fn describe(&self, other: &Self, part: &AnswerPart) -> String {
+        let (first, second) = (self.0.get(part), other.0.get(part));
+        let what = match part {
+            AnswerPart::Status => "status".to_owned(),
+            AnswerPart::Field(name) => (*name).to_owned(),
+            AnswerPart::Name(name) => format!("the field {}", shown(name)),
+            AnswerPart::Cookie(name) => format!("the cookie {}", shown(name)),
+            AnswerPart::Body => "a body".to_owned(),
+        };
+        match (part, first, second) {
+            (AnswerPart::Field(_), Some(first), Some(second)) => {
+                format!("{what} {}, then {}", shown(first), shown(second))
             }
+            (_, Some(first), Some(second)) => format!("{what} {first}, then {second}"),
+            (_, Some(_), None) => format!("{what} is missing"),
+            (_, None, _) => format!("{what} is new"),
         }
-        let sets = [
-            ("the field", &self.names, &other.names),
-            ("the cookie", &self.cookies, &other.cookies),
-        ];
-        for (what, first, second) in sets {
-            if let Some(name) = first.difference(second).next() {
-                return Some(format!("{what} {} is missing", shown(name)));
-            }
-            if let Some(name) = second.difference(first).next() {
-                return Some(format!("{what} {} is new", shown(name)));
-            }
+    }
+}
+
+/// Returns a URL without the port of the server, where it is that of a request's host: it differs between the servers
+/// without a meaning.
+fn without_port_of(url: &str, host: &str, port: u16) -> String {
+    let authority = format!("://{host}:{port}");
+    match url.split_once(&authority) {
+        Some((scheme, rest)) if !rest.starts_with(|char: char| char.is_ascii_digit()) => {
+            format!("{scheme}://{host}{rest}")
         }
-        let lengths = (self.body.len(), other.body.len());
-        (self.body != other.body)
-            .then(|| format!("a body of {} bytes, then another of {}", lengths.0, lengths.1))
+        Some(_) | None => url.to_owned(),
     }
 }
 
@@ -247,7 +272,7 @@ fn shown(text: &str) -> String {
 
 /// The results.
 #[derive(Default)]
-struct Comparison {
+struct ComparisonReport {
     lines: Vec<String>,
     same: usize,
     varied: usize,
@@ -257,15 +282,13 @@ struct Comparison {
 
 async fn compare(
     log: &LoggedRequests,
-    limit: usize,
     first: ComparedServer,
     second: ComparedServer,
-) -> Result<Comparison, String> {
+) -> Result<ComparisonReport, String> {
     let addresses = [first.addresses().await?, second.addresses().await?];
     let servers = Arc::new(([first, second], addresses));
-    let mut comparison = Comparison::default();
-    let wanted: Vec<_> = log.requests.iter().take(limit).collect();
-    for group in wanted.chunks(CONCURRENCY) {
+    let mut comparison = ComparisonReport::default();
+    for group in log.requests.chunks(CONCURRENCY) {
         let running: Vec<_> = group
             .iter()
             .map(|(request, _)| {
@@ -290,17 +313,29 @@ async fn compare_one(
     let compared = async {
         let (first, second) = tokio::join!(ask(0), ask(1));
         let (first, second) = (first?, second?);
-        let Some(difference) = first.difference(&second) else { return Ok(RequestResult::Same) };
-        let again = ask(0).await?;
-        Ok::<_, String>(match again.difference(&second) {
-            Some(_) if first.difference(&again).is_none() => RequestResult::Different(difference),
-            Some(_) | None => RequestResult::Varies,
-        })
+        if first == second {
+            return Ok(RequestResult::Same);
+        }
+        let (first_again, second_again) = tokio::join!(ask(0), ask(1));
+        let again = [first_again?, second_again?];
+        Ok::<_, String>(result(&[first, second], &again))
     };
     compared.await.unwrap_or_else(RequestResult::Failed)
 }
 
-impl Comparison {
+/// Returns the result of the answers of two servers that differ, and of their answers to the same request again.
+fn result(answers: &[AnswerSummary; 2], again: &[AnswerSummary; 2]) -> RequestResult {
+    let [first, second] = answers;
+    let mut varying = first.differences(&again[0]);
+    varying.extend(second.differences(&again[1]));
+    let differing = first.differences(second);
+    match differing.difference(&varying).next() {
+        Some(part) => RequestResult::Different(first.describe(second, part)),
+        None => RequestResult::Varies,
+    }
+}
+
+impl ComparisonReport {
     fn add(&mut self, request: &LoggedRequest, count: u64, result: RequestResult) {
         let LoggedRequest { method, host, target } = request;
         let times = if count == 1 { String::new() } else { format!(" ({count} times)") };
@@ -321,20 +356,24 @@ impl Comparison {
         }
     }
 
+    /// True if each request has an answer, and none differs.
+    fn is_clean(&self) -> bool {
+        self.different + self.failed == 0
+    }
+
     /// Returns the lines to print.
-    ///
-    /// # Errors
-    /// The same lines, if an answer differs or is missing.
-    fn into_lines(mut self, log: &LoggedRequests, limit: usize) -> Result<Vec<String>, Failure> {
+    fn into_lines(mut self, log: &LoggedRequests) -> Vec<String> {
         let Self { same, varied, different, failed, .. } = self;
         let count = same + varied + different + failed;
         self.lines.push(format!(
             "{count} requests: {same} answered the same, {different} differently, {failed} not answered, \
-             {varied} by answers that vary at the first server too"
+             {varied} by answers that vary at one server too"
         ));
-        let LoggedRequests { requests, unsafe_lines, lines_without_host, unknown_lines, .. } = log;
+        let LoggedRequests {
+            further_lines, unsafe_lines, lines_without_host, unknown_lines, ..
+        } = log;
         let left_out = [
-            (requests.len().saturating_sub(limit) as u64, "requests beyond --limit"),
+            (*further_lines, "lines of requests beyond --limit"),
             (*unsafe_lines, "lines of requests that may change something"),
             (*lines_without_host, "lines without a host"),
             (*unknown_lines, "lines without a request"),
@@ -342,10 +381,7 @@ impl Comparison {
         for (count, what) in left_out.into_iter().filter(|(count, _)| *count > 0) {
             self.lines.push(format!("not sent, {what}: {count}"));
         }
-        match different + failed {
-            0 => Ok(self.lines),
-            _ => Err(Failure::Input(self.lines)),
-        }
+        self.lines
     }
 }
 
@@ -353,56 +389,71 @@ impl Comparison {
 mod tests {
     use super::*;
 
-    fn answer(status: u16, fields: &[(&'static str, &str)], body: &'static str) -> AnswerSummary {
+    fn answer(status: u16, fields: &[(&'static str, &str)], body: &str) -> AnswerSummary {
         let mut headers = HeaderMap::new();
         for (name, value) in fields {
             headers.append(*name, value.parse().unwrap());
         }
-        AnswerSummary::new(status, &headers, body.into(), "a.test:8080")
+        AnswerSummary::new(status, &headers, body.as_bytes(), "a.test", 80)
     }
 
-    #[test]
-    fn differences_are_those_that_clients_see() {
-        let base = || answer(200, &[("content-type", "text/html"), ("x-a", "1")], "a");
-        let same = [("content-type", "text/html"), ("x-a", "2"), ("date", "now"), ("server", "x")];
-        assert_eq!(base().difference(&answer(200, &same, "a")), None);
-        let cases = [
-            (answer(404, &[], ""), "status 200, then 404"),
-            (
-                answer(200, &[("content-type", "a/b")], "a"),
-                "content-type \"text/html\", then \"a/b\"",
-            ),
-            (answer(200, &[("content-type", "text/html")], "a"), "the field \"x-a\" is missing"),
-            (
-                answer(
-                    200,
-                    &[("content-type", "text/html"), ("x-a", "1"), ("set-cookie", "s=1")],
-                    "a",
-                ),
-                "the cookie \"s\" is new",
-            ),
-            (
-                answer(200, &[("content-type", "text/html"), ("x-a", "1")], "bc"),
-                "a body of 1 bytes, then another of 2",
-            ),
-        ];
-        for (other, difference) in cases {
-            assert_eq!(base().difference(&other).as_deref(), Some(difference));
+    fn difference(first: &AnswerSummary, second: &AnswerSummary) -> Option<String> {
+        let answers = [first.clone(), second.clone()];
+        match result(&answers, &answers) {
+            RequestResult::Different(text) => Some(text),
+            RequestResult::Varies => None,
+            other => panic!("{other:?}"),
         }
     }
 
     #[test]
+    fn differences_are_those_that_clients_see() {
+        let html = ("content-type", "text/html");
+        let base = || answer(200, &[html, ("x-a", "1")], "a");
+        let same = [html, ("x-a", "2"), ("date", "now"), ("server", "x")];
+        assert_eq!(base(), answer(200, &same, "a"));
+        let cases = [
+            (answer(404, &[], ""), "status 200, then 404"),
+            (
+                answer(200, &[("content-type", "a/b"), ("x-a", "1")], "a"),
+                "content-type \"text/html\", then \"a/b\"",
+            ),
+            (answer(200, &[html], "a"), "the field \"x-a\" is missing"),
+            (
+                answer(200, &[html, ("x-a", "1"), ("set-cookie", "s=1")], "a"),
+                "the cookie \"s\" is new",
+            ),
+        ];
+        for (other, text) in cases {
+            assert_eq!(difference(&base(), &other).as_deref(), Some(text));
+        }
+        let bodies = difference(&base(), &answer(200, &[html, ("x-a", "1")], "bc")).unwrap();
+        assert!(bodies.starts_with("a body of 1 bytes with the checksum "), "{bodies}");
+    }
+
+    #[test]
+    fn what_varies_at_one_server_hides_nothing_else() {
+        let page = |status, body| answer(status, &[], body);
+        let varying = [page(200, "1"), page(200, "2")];
+        assert_eq!(result(&varying, &[page(200, "3"), page(200, "4")]), RequestResult::Varies);
+        let failing = [page(200, "1"), page(404, "2")];
+        let other = result(&failing, &[page(200, "3"), page(404, "4")]);
+        assert_eq!(other, RequestResult::Different("status 200, then 404".to_owned()));
+        let at_times = [page(200, ""), page(503, "")];
+        assert_eq!(result(&at_times, &[page(200, ""), page(200, "")]), RequestResult::Varies);
+    }
+
+    #[test]
     fn the_port_of_a_server_is_no_difference() {
-        let first = answer(301, &[("location", "http://a.test:8080/b")], "");
-        let second = answer(301, &[("location", "http://a.test/b")], "");
-        assert_eq!(first.difference(&second), None);
-        let other = answer(301, &[("location", "http://b.test/b")], "");
-        assert!(first.difference(&other).unwrap().starts_with("location "));
+        assert_eq!(without_port_of("http://a.test:8080/b", "a.test", 8080), "http://a.test/b");
+        for other in ["http://a.test:8080/b", "http://b.test:80/", "/b", "http://b.a.test:80/"] {
+            assert_eq!(without_port_of(other, "a.test", 80), other);
+        }
     }
 
     #[test]
     fn urls_are_those_of_servers() {
-        for url in ["a.test", "http://a.test/b", "http://a.test?b", "ftp://", "https://"] {
+        for url in ["a.test", "http://a.test/b", "http://a.test?b", "ftp://a.test", "https://"] {
             assert!(ComparedServer::parse(url).is_err(), "{url}");
         }
         let server = ComparedServer::parse("http://[::1]:8080").ok().unwrap();

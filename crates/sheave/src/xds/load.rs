@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::xds::{ClusterLoad, ResourcePublisher};
+use ::xds::{ClusterLoad, CompetingDemand, ResourcePublisher};
 use gateway::snapshot::BackendKey;
-use proxy::{Proxy, ProxylessRequests, WINDOW};
+use proxy::{Proxy, ProxylessRequests};
 use tokio::time::{MissedTickBehavior, interval};
 
 /// Interval at which reports are handed over. Clients report less often.
@@ -16,6 +16,8 @@ const LOAD_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Interval at which limits are divided among clients, by what they report.
 const LIMIT_INTERVAL: Duration = Duration::from_secs(1);
+/// Time over which the demand of others is averaged: short, as they get what the clients leave.
+const LIMIT_WINDOW: Duration = Duration::from_secs(4);
 
 /// Hands over what clients report.
 pub(super) async fn follow(proxy: Arc<Proxy>, publisher: Arc<ResourcePublisher>) {
@@ -34,8 +36,9 @@ pub(super) async fn divide_limits(proxy: Arc<Proxy>, publisher: Arc<ResourcePubl
     loop {
         ticks.tick().await;
         publisher.divide_limits(|key| {
-            let demand = proxy.demand(key).map(|it| it.average(WINDOW).total());
-            demand.unwrap_or_default() as u64
+            let others = proxy.demand(key).map(|it| it.average_of_others(LIMIT_WINDOW));
+            let others = others.unwrap_or_default();
+            CompetingDemand { local: others.local.ceil() as u64, peers: others.peers.ceil() as u64 }
         });
     }
 }

@@ -5,6 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::ConnectionNumber;
 
+/// Maximum number of Clusters that all clients together share the limits of. A client beyond that has an equal part, and is
+/// not counted.
+const MAX_CLAIMS: usize = 200_000;
+
 /// The number of a stream: of a client's resources, or of its reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StreamNumber(pub(crate) u64);
@@ -16,6 +20,8 @@ pub(crate) struct ClaimTable(Mutex<ClaimState>);
 #[derive(Debug, Default)]
 struct ClaimState {
     last_stream: u64,
+    /// Number of the clusters of all streams.
+    claims: usize,
     streams: BTreeMap<StreamNumber, StreamState>,
     /// Demand by the stream that reports it, with its connection.
     demands: BTreeMap<(ConnectionNumber, StreamNumber), BTreeMap<Arc<str>, u64>>,
@@ -42,9 +48,12 @@ impl ClaimTable {
         is_meant: impl Fn(&str) -> bool,
     ) -> BTreeMap<Arc<str>, Vec<ClusterClaim>> {
         let state = self.state();
-        let mut streams_of = BTreeMap::<ConnectionNumber, u64>::new();
-        for connection in state.streams.values().filter_map(|it| it.connection) {
-            *streams_of.entry(connection).or_default() += 1;
+        let mut streams_of = BTreeMap::<(ConnectionNumber, &str), u64>::new();
+        for StreamState { connection, clusters } in state.streams.values() {
+            let Some(connection) = *connection else { continue };
+            for cluster in clusters.iter().filter(|cluster| is_meant(cluster)) {
+                *streams_of.entry((connection, cluster)).or_default() += 1;
+            }
         }
         let mut claims = BTreeMap::<Arc<str>, Vec<ClusterClaim>>::new();
         for (stream, StreamState { connection, clusters }) in &state.streams {
@@ -52,7 +61,7 @@ impl ClaimTable {
             let demand_of = |cluster: &str| {
                 let connection = (*connection)?;
                 let demand = state.demand(connection, cluster)?;
-                Some(demand.div_ceil(streams_of[&connection]))
+                Some(demand.div_ceil(streams_of[&(connection, cluster)]))
             };
             for cluster in clusters.iter().filter(|cluster| is_meant(cluster)) {
                 let claim = ClusterClaim { stream: *stream, demand: demand_of(cluster) };
@@ -99,16 +108,25 @@ impl StreamClaim {
 
     /// Replaces the clusters.
     pub(crate) fn set_clusters(&self, names: impl Iterator<Item = Arc<str>>) {
-        let clusters = names.collect();
-        if let Some(stream) = self.table.state().streams.get_mut(&self.stream) {
-            stream.clusters = clusters;
+        let mut clusters: BTreeSet<_> = names.collect();
+        let mut state = self.table.state();
+        let state = &mut *state;
+        let Some(stream) = state.streams.get_mut(&self.stream) else { return };
+        let others = state.claims - stream.clusters.len();
+        if others + clusters.len() > MAX_CLAIMS {
+            clusters.clear();
         }
+        state.claims = others + clusters.len();
+        stream.clusters = clusters;
     }
 }
 
 impl Drop for StreamClaim {
     fn drop(&mut self) {
-        self.table.state().streams.remove(&self.stream);
+        let mut state = self.table.state();
+        if let Some(stream) = state.streams.remove(&self.stream) {
+            state.claims -= stream.clusters.len();
+        }
     }
 }
 
@@ -185,6 +203,18 @@ mod tests {
         });
         assert_eq!(demands(&table), [Some(5), Some(5)]);
         drop(reports);
+    }
+
+    #[test]
+    fn clients_beyond_the_limit_are_not_counted() {
+        let table = Arc::<ClaimTable>::default();
+        let many = StreamClaim::new(&table, None);
+        many.set_clusters((0..MAX_CLAIMS).map(|number| number.to_string().into()));
+        let further = claim(&table, 1);
+        assert_eq!(demands(&table), []);
+        drop(many);
+        further.set_clusters([WEB.into()].into_iter());
+        assert_eq!(demands(&table), [None]);
     }
 
     #[test]

@@ -2,16 +2,14 @@
 
 use std::num::NonZeroU32;
 
-/// Returns the part of a limit that the clients of this replica have together, where they demand `own` requests, and
-/// other clients and proxies `others`. If all demand more than the limit, it is divided in proportion; else the replicas
-/// have equal parts of what is left.
-pub(crate) fn available(limit: u32, own: u64, others: u64, replicas: NonZeroU32) -> u32 {
-    let (own, demand) = (own.min(1 << 31), own.saturating_add(others).min(1 << 32));
-    let part = match u64::from(limit).checked_sub(demand) {
-        Some(left) => own + left / u64::from(replicas.get()),
-        None => u64::from(limit) * own / demand,
-    };
-    u32::try_from(part).unwrap_or(limit).min(limit)
+use super::CompetingDemand;
+
+/// Returns the part of a limit that the clients of this replica have together: what others leave, and in any case an equal
+/// part beside the clients of other replicas and beside this replica's proxy, if requests pass through it.
+pub(crate) fn available(limit: u32, others: CompetingDemand, replicas: NonZeroU32) -> u32 {
+    let parts = replicas.get().saturating_add(u32::from(others.local > 0));
+    let left = u64::from(limit).saturating_sub(others.local.saturating_add(others.peers));
+    (limit / parts).max(u32::try_from(left).unwrap_or(limit))
 }
 
 /// Divides a limit among clients by their demand: each has what it demands, unless the others need a part of that
@@ -35,11 +33,18 @@ pub(crate) fn divide(limit: u32, demands: &[u64]) -> Vec<u32> {
     shares
 }
 
-/// Returns the share that a client gets: less at once, more only if it is an eighth, so that demand that varies a little
-/// causes no updates. The sum of such shares is at most that of what was divided.
-pub(crate) fn settled(former: Option<u32>, divided: u32) -> u32 {
+/// Returns the share that a client gets. It is the former one if that is enough for the client's demand and not much less
+/// than what was divided, so that demand that varies a little causes no updates. The sum of such shares is at most that of
+/// what was divided.
+pub(crate) fn settled(former: Option<u32>, divided: u32, demand: u64) -> u32 {
     match former {
-        Some(former) if former <= divided && divided <= former.saturating_add(former / 8) => former,
+        Some(former)
+            if former <= divided
+                && divided <= former.saturating_add(former / 8)
+                && demand < u64::from(former) =>
+        {
+            former
+        }
         Some(_) | None => divided,
     }
 }
@@ -77,23 +82,36 @@ mod tests {
     }
 
     #[test]
-    fn replicas_divide_in_proportion_to_demand_and_the_rest_evenly() {
-        assert_eq!(available(16, 0, 0, of(1)), 16);
-        assert_eq!(available(16, 0, 0, of(2)), 8);
-        assert_eq!(available(16, 8, 4, of(2)), 10);
-        assert_eq!(available(16, 4, 8, of(2)), 6);
-        assert_eq!(available(16, 24, 8, of(2)), 12);
-        assert_eq!(available(16, 8, 24, of(2)), 4);
-        assert_eq!(available(16, 0, 99, of(2)), 0);
-        assert_eq!(available(u32::MAX, u64::MAX, u64::MAX, of(1)), u32::MAX / 2);
+    fn clients_have_what_others_leave_and_a_fair_part_in_any_case() {
+        let part = |limit, local, peers, replicas| {
+            available(limit, CompetingDemand { local, peers }, of(replicas))
+        };
+        assert_eq!([part(16, 0, 0, 1), part(16, 0, 0, 2), part(16, 0, 0, 4)], [16, 16, 16]);
+        assert_eq!([part(16, 0, 5, 2), part(16, 0, 99, 2)], [11, 8]);
+        assert_eq!([part(16, 4, 0, 1), part(16, 99, 0, 1), part(16, 99, 99, 3)], [12, 8, 4]);
+        assert_eq!(part(u32::MAX, u64::MAX, u64::MAX, u32::MAX), 1);
+        assert_eq!(part(2, 9, 9, 3), 0);
+    }
+
+    /// Each replica knows the requests in flight of the other's client a round late.
+    #[test]
+    fn two_replicas_whose_clients_want_more_keep_to_the_limit() {
+        for begun in [[0, 0], [16, 0], [16, 16]] {
+            let mut in_flight: [u64; 2] = begun;
+            for _ in 0..10 {
+                let share = |peers| available(16, CompetingDemand { local: 0, peers }, of(2));
+                in_flight = [share(in_flight[1]), share(in_flight[0])].map(u64::from);
+            }
+            assert_eq!(in_flight, [8, 8], "{begun:?}");
+        }
     }
 
     #[test]
-    fn share_shrinks_at_once_and_grows_by_an_eighth() {
-        assert_eq!(settled(None, 16), 16);
-        assert_eq!(settled(Some(16), 15), 15);
-        assert_eq!(settled(Some(16), 18), 16);
-        assert_eq!(settled(Some(16), 19), 19);
-        assert_eq!(settled(Some(4), 5), 5);
+    fn share_shrinks_at_once_and_grows_when_it_is_needed() {
+        assert_eq!(settled(None, 16, 0), 16);
+        assert_eq!(settled(Some(16), 15, 0), 15);
+        assert_eq!([settled(Some(16), 18, 3), settled(Some(16), 18, 16)], [16, 18]);
+        assert_eq!(settled(Some(16), 19, 3), 19);
+        assert_eq!(settled(Some(4), 5, 0), 5);
     }
 }

@@ -11,7 +11,6 @@ use super::{ACKNOWLEDGE_TIMEOUT, ServerContext};
 use crate::client::ClientKind;
 use crate::exchange::{SubscriptionRequest, VariantRequest};
 use crate::limit::StreamClaim;
-use crate::message::ResourceType;
 use crate::rejection::ClientRejections;
 use crate::status::StatusRecorder;
 use crate::subscription::{ClientSubscriptions, RequestMeaning};
@@ -114,15 +113,16 @@ impl<Q: VariantRequest> ClientStream<Q> {
     fn receive(&mut self, request: SubscriptionRequest) -> Result<(), Status> {
         StatusRecorder::add(&self.recorder.requests);
         self.pace.count(request.names.len());
-        let is_of_clusters = request.type_url == ResourceType::Cluster.type_url();
         let meaning = self.subscriptions.receive(request).map_err(|fault| {
             StatusRecorder::add(&self.recorder.exceeded_limits);
             let client = &self.subscriptions.client.name;
             tracing::warn!(client, "an xDS client exceeds a limit: {fault}");
             Status::resource_exhausted(fault.to_string())
         })?;
-        if is_of_clusters && self.subscriptions.client.kind == ClientKind::Grpc {
-            self.claim.set_clusters(self.subscriptions.named_clusters());
+        if self.subscriptions.client.kind == ClientKind::Grpc
+            && let Some(names) = self.subscriptions.take_named_clusters()
+        {
+            self.claim.set_clusters(names);
         }
         match meaning {
             RequestMeaning::Subscribed | RequestMeaning::Outdated => {}

@@ -31,6 +31,8 @@ pub(super) struct TypeSubscription {
     wildcard: Option<WildcardSubscription>,
     /// True if the client has sent a request.
     has_begun: bool,
+    /// True if the names have changed since they were last taken.
+    pub(super) has_new_names: bool,
     /// True if the client has said which versions it has of another stream, until they are compared.
     has_known: bool,
     /// True if the client has named a resource: from then on a request without names asks for nothing.
@@ -142,9 +144,11 @@ impl TypeSubscription {
         for name in names.into_iter().filter(|name| !is_for_all(name)) {
             let other = || others.as_mut()?.sent.remove_entry(name.as_str());
             let known = former.remove_entry(name.as_str()).or_else(other);
+            self.has_new_names |= known.is_none();
             let (name, sent) = known.unwrap_or_else(|| (name.into(), SentVersion::Nothing));
             self.names.insert(name, sent);
         }
+        self.has_new_names |= !former.is_empty();
         if let Some(others) = &mut others {
             let is_kept =
                 |(name, sent): &(Arc<str>, SentVersion)| sent.is_held() && !is_of_server(name);
@@ -169,7 +173,7 @@ impl TypeSubscription {
         if !is_first && added.is_empty() && removed.is_empty() {
             return Ok(());
         }
-        self.settled = None;
+        (self.settled, self.has_new_names) = (None, true);
         let is_for_all = |name: &String| kind.is_complete() && name == WILDCARD;
         if added.iter().any(is_for_all) || is_first && added.is_empty() && kind.is_complete() {
             self.wildcard.get_or_insert_default();

@@ -1,7 +1,7 @@
 //! Which resources change with what.
 
 use super::*;
-use crate::limit::{ConnectionNumber, ReportedDemand, StreamClaim};
+use crate::limit::{ConnectionNumber, ReportedDemand, StreamClaim, StreamNumber};
 use crate::message::ListenerResource;
 use crate::translate::tests::snapshot;
 
@@ -146,6 +146,11 @@ fn max_requests_of(publisher: &ResourcePublisher, stream: u64) -> u32 {
     thresholds.max_requests.unwrap().value
 }
 
+/// Divides beside this number of requests of the proxy.
+fn divide(publisher: &ResourcePublisher, local: u64) {
+    publisher.divide_limits(|_| CompetingDemand { local, peers: 0 });
+}
+
 fn publish_limited(publisher: &ResourcePublisher) {
     let policy = "---\napiVersion: sheave.dev/v1alpha1\nkind: BackendPolicy\n\
                   metadata: {name: web, namespace: shop}\n\
@@ -168,7 +173,7 @@ fn clients_share_the_limits_of_all_endpoints() {
         .collect();
     assert_eq!(max_requests_of(&publisher, 1), 16, "no client was known");
     let since = generation(&publisher);
-    publisher.divide_limits(|_| 0);
+    divide(&publisher, 0);
     assert_eq!([1, 2].map(|stream| max_requests_of(&publisher, stream)), [8, 8]);
     let table = publisher.current_table();
     assert!(table.version_for(ResourceType::Cluster, &client()) > since);
@@ -179,16 +184,17 @@ fn clients_share_the_limits_of_all_endpoints() {
     report.set(Some([(Arc::from("shop/web:80"), 12)].into()));
     let report_of_idle = ReportedDemand::new(&publisher.claims, ConnectionNumber(1));
     report_of_idle.set(Some(BTreeMap::new()));
-    publisher.divide_limits(|_| 12);
+    divide(&publisher, 0);
     assert_eq!([1, 2].map(|stream| max_requests_of(&publisher, stream)), [3, 13]);
-    publisher.divide_limits(|_| 36);
-    assert_eq!([1, 2].map(|stream| max_requests_of(&publisher, stream)), [1, 4], "others take 24");
+    divide(&publisher, 24);
+    let shares = [1, 2].map(|stream| max_requests_of(&publisher, stream));
+    assert_eq!(shares, [1, 7], "the proxy has more to do, and leaves a half");
 
     let unchanged = generation(&publisher);
-    publisher.divide_limits(|_| 36);
+    divide(&publisher, 24);
     assert_eq!(generation(&publisher), unchanged);
     drop(claims);
-    publisher.divide_limits(|_| 0);
+    divide(&publisher, 0);
     assert!(publisher.current_table().shares.is_empty());
     assert_eq!(publisher.load().clusters.iter().map(|(_, load)| load.shares).sum::<u64>(), 0);
 }
@@ -202,9 +208,10 @@ fn replicas_that_do_not_know_the_demand_of_others_have_equal_parts() {
     let share = |count, share_demand| {
         let count = NonZeroU32::new(count).unwrap();
         publisher.set_replicas(LimitReplicas { count, share_demand });
-        publisher.divide_limits(|_| 0);
+        let peers = CompetingDemand { local: 0, peers: 6 };
+        publisher.divide_limits(|_| peers);
         max_requests_of(&publisher, 1)
     };
     assert_eq!([share(1, false), share(2, false), share(4, false)], [16, 8, 4]);
-    assert_eq!(share(2, true), 12, "8 as its fair part, and half of what is left");
+    assert_eq!(share(2, true), 10, "what the others leave");
 }
