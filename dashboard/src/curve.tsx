@@ -48,6 +48,16 @@ function path(values: Series, max: number): string {
   return text;
 }
 
+/** Shortest curve, in steps: the time before the first value is left out. */
+const MIN_STEPS = 24;
+
+function trimmed(lines: Line[]): Line[] {
+  const first = Math.min(...lines.map((it) => it.values.findIndex((value) => value !== null)).filter((it) => it >= 0));
+  const length = lines[0]?.values.length ?? 0;
+  const start = Number.isFinite(first) ? Math.max(0, Math.min(first, length - MIN_STEPS)) : 0;
+  return lines.map((it) => ({ ...it, values: it.values.slice(start) }));
+}
+
 export function Curve(props: {
   title: string;
   lines: Line[];
@@ -55,7 +65,8 @@ export function Curve(props: {
   format: (value: number | null) => string;
   integers?: boolean;
 }) {
-  const { title, lines, stepSeconds, format } = props;
+  const { title, stepSeconds, format } = props;
+  const lines = trimmed(props.lines);
   const [at, setAt] = useState<number | null>(null);
   const figure = useRef<HTMLDivElement>(null);
   const length = lines[0]?.values.length ?? 0;

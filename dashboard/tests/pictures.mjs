@@ -43,6 +43,7 @@ try {
       const page = await context.newPage();
       page.on("console", (it) => it.type() === "error" && console.error(name, it.text()));
       page.on("pageerror", (error) => console.error(name, error.message));
+      if (name === "problems") await stage.breakConfiguration();
       await page.goto(`${relay.url}#/${VIEWS[name]}`);
       await later(name === "flow" ? 3500 : 3000);
       if (name === "flow") {
@@ -55,12 +56,12 @@ try {
       await later(300);
       await page.screenshot({ path });
       shots.push(path);
+      if (name === "problems") await stage.mend();
       await page.close();
     }
     await context.close();
   };
   if (extent) {
-    await stage.breakConfiguration();
     for (const [scheme, width] of [["light", 1280], ["dark", 1280], ["light", 390], ["dark", 390]]) {
       await take(scheme, width, Object.keys(VIEWS));
     }

@@ -39,12 +39,12 @@ const slices = (name, ports) =>
     endpoints: [{ addresses: ["127.0.0.1"], conditions: { ready: true } }],
   }));
 
-const route = (name, hostname, backendRefs, matches) => ({
+const route = (name, hostname, backendRefs, matches, parents = ["edge"]) => ({
   apiVersion: GATEWAY_API,
   kind: "HTTPRoute",
   metadata: { name, namespace: "shop" },
   spec: {
-    parentRefs: [{ name: "edge" }],
+    parentRefs: parents.map((name) => ({ name })),
     hostnames: [hostname],
     rules: [{ ...(matches ? { matches } : {}), backendRefs: backendRefs.map(([name, weight]) => ({ name, port: 80, weight })) }],
   },
@@ -57,15 +57,15 @@ const policy = (name, spec) => ({
   spec: { targetRefs: [{ group: "", kind: "Service", name }], ...spec },
 });
 
-const gateway = (listeners) => [
-  { apiVersion: GATEWAY_API, kind: "GatewayClass", metadata: { name: "sheave" }, spec: { controllerName: "sheave.dev/gateway" } },
-  {
-    apiVersion: GATEWAY_API,
-    kind: "Gateway",
-    metadata: { name: "edge", namespace: "shop" },
-    spec: { gatewayClassName: "sheave", addresses: [{ type: "IPAddress", value: "127.0.0.1" }], listeners },
-  },
-];
+const gatewayClass = { apiVersion: GATEWAY_API, kind: "GatewayClass", metadata: { name: "sheave" }, spec: { controllerName: "sheave.dev/gateway" } };
+
+/** Each has an address of its own, for the kernel chooses the ports. */
+const gateway = (name, address, listener) => ({
+  apiVersion: GATEWAY_API,
+  kind: "Gateway",
+  metadata: { name, namespace: "shop" },
+  spec: { gatewayClassName: "sheave", addresses: [{ type: "IPAddress", value: address }], listeners: [{ port: 0, ...listener }] },
+});
 
 function certificate(folder, days) {
   const name = join(folder, `certificate-${days}`);
@@ -159,25 +159,24 @@ export async function startStage(binary) {
   const closed = await ports(1, {});
   servers.at(-1).close();
   await writeObjects(configuration, "gateway.yaml", [
-    ...gateway([
-      { name: "http", protocol: "HTTP", port: 0 },
-      { name: "https", protocol: "HTTPS", port: 0, tls: { mode: "Terminate", certificateRefs: [{ name: "shop-tls" }, { name: "shop-tls-old" }] } },
-      { name: "redis", protocol: "TCP", port: 0 },
-    ]),
+    gatewayClass,
+    gateway("edge", "127.0.0.1", { name: "http", protocol: "HTTP" }),
+    gateway("secure", "127.0.0.2", { name: "https", protocol: "HTTPS", tls: { mode: "Terminate", certificateRefs: [{ name: "shop-tls" }, { name: "shop-tls-old" }] } }),
+    gateway("streams", "127.0.0.3", { name: "redis", protocol: "TCP" }),
     await secret(folder, "shop-tls", 74),
     await secret(folder, "shop-tls-old", 6),
   ]);
   await writeObjects(configuration, "routes.yaml", [
-    route("web", "shop.example", [["web", 9], ["web-canary", 1]]),
+    route("web", "shop.example", [["web", 9], ["web-canary", 1]], undefined, ["edge", "secure"]),
     route("api", "api.shop.example", [["api", 1]]),
     route("cart", "shop.example", [["cart", 1]], [{ path: { type: "PathPrefix", value: "/cart" } }]),
     route("search", "search.shop.example", [["search", 1]]),
-    { apiVersion: "gateway.networking.k8s.io/v1alpha2", kind: "TCPRoute", metadata: { name: "redis", namespace: "shop" }, spec: { parentRefs: [{ name: "edge", sectionName: "redis" }], rules: [{ backendRefs: [{ name: "redis", port: 80 }] }] } },
+    { apiVersion: "gateway.networking.k8s.io/v1alpha2", kind: "TCPRoute", metadata: { name: "redis", namespace: "shop" }, spec: { parentRefs: [{ name: "streams" }], rules: [{ backendRefs: [{ name: "redis", port: 80 }] }] } },
     ...["web", "web-canary", "api", "cart", "search", "redis"].map(service),
     policy("search", { maxInFlightPerEndpoint: 4, queue: { maxRequests: 16, timeout: "1s" } }),
     policy("api", { maxInFlightPerEndpoint: "auto", queue: { maxRequests: 64, timeout: "2s" } }),
     policy("web", { maxInFlightPerEndpoint: 8, queue: { maxRequests: 64, timeout: "2s" } }),
-    policy("cart", { algorithm: "PeakEwma", health: { passive: { ejectOn: "Failures" } } }),
+    policy("cart", { algorithm: "PeakEwma", health: { passive: { ejectOn: "ServerErrors" } } }),
     {
       apiVersion: "sheave.dev/v1alpha1",
       kind: "RateLimitPolicy",
@@ -196,8 +195,7 @@ export async function startStage(binary) {
     ]);
   await writeEndpoints(web);
   const sheave = await startSheave(binary, folder, configuration);
-  const port = (name) => Number(sheave.listeners.find((it) => it.name.includes(name) && !it.name.includes(`${name}s`)).address.split(":").at(-1));
-  const http = port("http");
+  const http = Number(sheave.listeners.find((it) => it.name.includes("/edge/")).address.split(":").at(-1));
   const stops = [
     load(http, "shop.example", { perSecond: 220 }),
     load(http, "api.shop.example", { perSecond: 45 }),

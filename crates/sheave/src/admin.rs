@@ -38,8 +38,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use axum::body::Bytes;
-use axum::extract::{Query, Request, State};
 use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -60,12 +60,12 @@ use ::xds::ResourcePublisher;
 pub(crate) use accept::{BoundedConnection, BoundedListener};
 pub(crate) use addresses::{AddressRoute, AddressesResponse};
 pub(crate) use announcer::serve_announcer_metrics;
-use api::{BackendsQuery, ProblemInfo};
 pub(crate) use api::{BackendInfo, BackendsResponse, EndpointInfo, RouteInfo, RoutesResponse};
+use api::{BackendsQuery, ProblemInfo};
 pub(crate) use client::{failure, query};
 pub(crate) use exposition::{ExpositionFormat, ExpositionWriter};
-pub(crate) use host::ServedHosts;
 use history::HistoryRange;
+pub(crate) use host::ServedHosts;
 use metrics::ProcessState;
 use overview::PageQuery;
 pub(crate) use recorder::TrafficRecorder;
@@ -295,7 +295,10 @@ async fn listeners(State(state): State<ApiState>) -> Json<api::ListenersResponse
     Json(api::listeners(state.proxy.listeners()))
 }
 
-async fn backends(State(state): State<ApiState>, query: ApiQuery<Vec<(String, String)>>) -> Response {
+async fn backends(
+    State(state): State<ApiState>,
+    query: ApiQuery<Vec<(String, String)>>,
+) -> Response {
     let query = match query.map(|Query(pairs)| BackendsQuery::parse(pairs)) {
         Ok(Ok(query)) => query,
         Ok(Err(error)) => return bad_query(&error),
@@ -380,15 +383,15 @@ async fn overview(State(state): State<ApiState>) -> Response {
     let bytes = sample.overview.get_or_init(|| {
         let report = state.report.borrow();
         let overview = overview::overview(&sample, &report, &state.components, state.started);
-        Bytes::from(serde_json::to_vec(&overview).expect("the overview has no maps with other keys than text"))
+        Bytes::from(
+            serde_json::to_vec(&overview)
+                .expect("the overview has no maps with other keys than text"),
+        )
     });
     ([(header::CONTENT_TYPE, "application/json")], bytes.clone()).into_response()
 }
 
-async fn overview_backends(
-    State(state): State<ApiState>,
-    query: ApiQuery<PageQuery>,
-) -> Response {
+async fn overview_backends(State(state): State<ApiState>, query: ApiQuery<PageQuery>) -> Response {
     match query {
         Ok(Query(query)) => {
             Json(overview::backend_page(&state.recorder.latest(), &query)).into_response()

@@ -54,7 +54,8 @@ fn unreachable(admin: SocketAddr, reason: &str) -> Failure {
         format!(
             "sheave: cannot query {admin}: {reason}: is `sheave serve` running, with this address as --admin?"
         ),
-        "sheave: for a Sheave in a cluster: sheave dashboard --port-forward deployment/sheave".to_owned(),
+        "sheave: for a Sheave in a cluster: sheave dashboard --port-forward deployment/sheave"
+            .to_owned(),
     ])
 }
 

@@ -78,7 +78,9 @@ impl ExplainQuestion {
                 "method" => method = value,
                 "url" => url = value,
                 "header" => headers.push(value),
-                _ => return Err(format!("unknown parameter {key:?}: there are method, url, header")),
+                _ => {
+                    return Err(format!("unknown parameter {key:?}: there are method, url, header"));
+                }
             }
         }
         if url.is_empty() {

@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use gateway::{ApiObject, ObjectProblem, TranslationSettings};
 use gateway::addresses::EndpointsByNode;
 use gateway::load_balancer::{AddressAnnouncement, BgpRouter, LoadBalancerService};
 use gateway::managed_services::DesiredService;
@@ -14,6 +13,7 @@ use gateway::objects::GatewayName;
 use gateway::status::ResourceStatus;
 use gateway::translate::CertificateValidity;
 use gateway::transparent::TransparentService;
+use gateway::{ApiObject, ObjectProblem, TranslationSettings};
 
 /// Phase of the process life cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

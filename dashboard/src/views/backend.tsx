@@ -179,9 +179,18 @@ function columns(total: number): Column<EndpointRate>[] {
     { label: "Requests/s", numeric: true, cell: (it) => count(it.perSecond) },
     { label: "Share", cell: (it) => <Share value={it.perSecond} total={total} /> },
     { label: "Failures/s", numeric: true, cell: (it) => <Rate value={it.failuresPerSecond} tone="bad" /> },
-    { label: "In flight / limit", cell: (it) => <Fill value={it.in_flight} max={it.limit} /> },
     {
-      label: "In flight, limit over time",
+      label: "In flight / limit",
+      cell: (it) => (
+        <span title={LIMITS[it.limit_reason ?? ""] ?? "There is no limit."}>
+          <Fill value={it.in_flight} max={it.limit} />
+          <span class="quiet origin">{it.limit_reason ?? ""}</span>
+        </span>
+      ),
+    },
+    {
+      label: "Over time",
+      hint: "Requests in flight and the limit, since this page was opened",
       cell: (it) => (
         <Sparkline
           values={it.trail.map((point) => point.inFlight)}
@@ -189,15 +198,6 @@ function columns(total: number): Column<EndpointRate>[] {
           label={`in flight ${it.in_flight}, limit ${it.limit ?? "none"}`}
         />
       ),
-    },
-    {
-      label: "Origin of the limit",
-      cell: (it) =>
-        it.limit_reason ? (
-          <span title={LIMITS[it.limit_reason] ?? ""}>{it.limit_reason}</span>
-        ) : (
-          <span class="quiet">no limit</span>
-        ),
     },
     { label: "Latency", numeric: true, cell: (it) => duration(it.latency_seconds), hint: "Learned by PeakEwma alone" },
     { label: "Weight", numeric: true, cell: (it) => count(it.weight) },

@@ -33,7 +33,7 @@ interface FlowLink {
   from: string;
   to: string;
   flow: number;
-  /** True if the part is not counted but computed from weights, or divided evenly. */
+  /** True if the part is not counted but computed from weights, or from the open connections of listeners. */
   isEstimate?: boolean;
 }
 
@@ -75,16 +75,16 @@ export function FlowView({ overview, at }: ViewProps) {
               <svg viewBox="0 0 34 12" aria-hidden="true">
                 <path class="link estimate" d="M0 6h34" stroke-width="9" />
               </svg>
-              divided by weights, or evenly
+              divided by weights or open connections
             </li>
             <li>
-              <svg viewBox="0 0 34 12" aria-hidden="true">
+              <svg class="node-key" viewBox="0 0 8 12" aria-hidden="true">
                 <rect class="node-bar new" width="8" height="12" />
               </svg>
               endpoint that joined in the last 30 s
             </li>
             <li>
-              <svg viewBox="0 0 34 12" aria-hidden="true">
+              <svg class="node-key" viewBox="0 0 8 12" aria-hidden="true">
                 <rect class="node-bar bad" width="8" height="12" />
               </svg>
               endpoint that does not serve
@@ -135,8 +135,10 @@ function picture(
 
   for (const route of routes) {
     const from = listeners.filter((it) => it.routes.includes(route.name));
+    const open = from.reduce((sum, it) => sum + it.connections, 0);
     for (const listener of from) {
-      const flow = route.requests_per_second / from.length;
+      const share = open > 0 ? listener.connections / open : 1 / from.length;
+      const flow = route.requests_per_second * share;
       const id = `listener ${listener.name} ${listener.address}`;
       intoListener.set(id, (intoListener.get(id) ?? 0) + flow);
       links.push({ from: id, to: `route ${route.name}`, flow, isEstimate: from.length > 1 });

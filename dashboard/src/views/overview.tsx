@@ -20,7 +20,7 @@ export function OverviewView({ overview }: ViewProps) {
   const isFull = totals.slots !== null && totals.slots > 0 && totals.in_flight >= totals.slots;
   return (
     <>
-      <div class="tiles">
+      <div class="tiles eight">
         <Tile label="Requests" value={`${count(rate)}/s`} note={plural(overview.route_count, "rule")} />
         <Tile
           label="Errors (5xx)"

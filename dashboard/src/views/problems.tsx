@@ -3,7 +3,7 @@
 import type { Problems } from "../api";
 import { Loaded, Name, Panel, Table } from "../parts";
 import { usePolling } from "../polling";
-import { clock } from "../text";
+import { clock, visible } from "../text";
 import type { ViewProps } from "../main";
 
 export function ProblemsView({ overview }: ViewProps) {
@@ -15,22 +15,30 @@ export function ProblemsView({ overview }: ViewProps) {
         <Loaded answer={answer}>
           {(list) => (
             <>
-              <Table
-                caption="Errors of the configuration"
-                rows={list.problems}
-                id={(it) => `${it.file} ${it.document} ${it.object} ${it.field} ${it.message}`}
-                empty={`The configuration has no errors. Number ${list.generation} is in force${applied === null ? "" : `, since ${clock(applied)}`}.`}
-                columns={[
-                  { label: "Object", cell: (it) => <Name text={it.object || "–"} wrap /> },
-                  { label: "Field", cell: (it) => <Name text={it.field || "–"} wrap /> },
-                  { label: "Error", cell: (it) => <Name text={it.message} wrap /> },
-                  {
-                    label: "File",
-                    cell: (it) =>
-                      it.file ? <Name text={`${it.file}, document ${it.document}`} wrap /> : <span class="quiet">cluster</span>,
-                  },
-                ]}
-              />
+              {list.problems.length === 0 && (
+                <p class="empty">
+                  The configuration has no errors. Number {list.generation} is in force
+                  {applied === null ? "" : `, since ${clock(applied)}`}.
+                </p>
+              )}
+              <ul class="problems">
+                {list.problems.map((it) => (
+                  <li key={`${it.file} ${it.document} ${it.object} ${it.field} ${it.message}`}>
+                    <p class="problem-place">
+                      <b>
+                        <Name text={it.object || "the whole"} wrap />
+                      </b>
+                      {it.field && <Name text={it.field} wrap />}
+                    </p>
+                    <p class="wrap">{visible(it.message)}</p>
+                    {it.file && (
+                      <p class="quiet">
+                        <Name text={`${it.file}, document ${it.document}`} wrap />
+                      </p>
+                    )}
+                  </li>
+                ))}
+              </ul>
               {list.total > list.problems.length && (
                 <p class="quiet">
                   The first {list.problems.length} of {list.total} are shown.

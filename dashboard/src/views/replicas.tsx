@@ -4,14 +4,16 @@ import type { Replicas } from "../api";
 import { Badge, Loaded, Name, Panel, Table, Tile } from "../parts";
 import { usePolling } from "../polling";
 import { clock, count, span } from "../text";
+import type { ViewProps } from "../main";
 
-export function ReplicasView() {
-  const answer = usePolling<Replicas>("replicas", 2000);
+const OFF = "This Sheave leases no slots: it runs alone, or replicas divide limits statically (--lease-slots is off).";
+
+export function ReplicasView({ overview }: ViewProps) {
+  const isOn = overview.process.leases_slots;
+  const answer = usePolling<Replicas>(isOn ? "replicas" : null, 2000);
+  if (!isOn) return <p class="panel empty">{OFF}</p>;
   return (
-    <Loaded
-      answer={answer}
-      off="This Sheave leases no slots: it runs alone, or replicas divide limits statically (--lease-slots is off)."
-    >
+    <Loaded answer={answer} off={OFF}>
       {(replicas) => {
         const connected = replicas.peers.filter((it) => it.connected_seconds !== null).length;
         const isWhole = connected === replicas.peers.length;

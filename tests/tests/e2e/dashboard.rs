@@ -160,8 +160,7 @@ async fn explanation_is_by_the_configuration_in_force_and_hides_credentials() ->
         "second.yaml",
         &[objects::route_with("second", json!({ "hostnames": ["b.test"], "rules": rules }))],
     )?;
-    let observe =
-        async || fixture.sheave.admin_json("/api/v1/explain?url=http://b.test/").await;
+    let observe = async || fixture.sheave.admin_json("/api/v1/explain?url=http://b.test/").await;
     let is_second = |it: &Value| it.to_string().contains("default/second/0");
     let lines = eventually("the new route", observe, is_second).await?.to_string();
     ensure!(lines.contains("gold") && lines.contains("(not shown)"), "{lines}");

@@ -137,9 +137,7 @@ impl Proxy {
 fn listener_traffic(listener: &ActiveListener) -> ListenerTraffic {
     let bound = &listener.bound;
     let (protocol, mut rules): (_, Vec<usize>) = match &listener.protocol {
-        ListenerProtocol::Http(routes) => {
-            ("http", routes.rules().map(|rule| rule.index).collect())
-        }
+        ListenerProtocol::Http(routes) => ("http", routes.rules().map(|rule| rule.index).collect()),
         ListenerProtocol::Tcp(rule) => ("tcp", rule.iter().map(|rule| rule.index).collect()),
         ListenerProtocol::Udp(rule) => ("udp", rule.iter().map(|rule| rule.index).collect()),
         ListenerProtocol::Detected { requests, connections } => {
@@ -166,9 +164,8 @@ fn listener_traffic(listener: &ActiveListener) -> ListenerTraffic {
 
 fn route_traffic(active_config: &ActiveConfig, index: usize) -> RouteTraffic {
     let (route, rule): (&Route, _) = (&active_config.routes[index], &active_config.rules[index]);
-    let count = |pick: fn(&RouteCounters) -> &SingleWriterCounter| {
-        sum(route.counters.iter().map(pick))
-    };
+    let count =
+        |pick: fn(&RouteCounters) -> &SingleWriterCounter| sum(route.counters.iter().map(pick));
     let targets = rule.targets.iter().filter_map(|it| match it.target {
         RuleTarget::Backend(backend) => Some((backend, it.weight)),
         RuleTarget::Unresolved => None,

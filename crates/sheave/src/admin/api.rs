@@ -187,7 +187,9 @@ impl BackendsQuery {
                 "name" => drop(query.names.insert(value)),
                 "offset" => query.offset = number()?,
                 "limit" => query.limit = number()?,
-                _ => return Err(format!("unknown parameter {key:?}: there are name, offset, limit")),
+                _ => {
+                    return Err(format!("unknown parameter {key:?}: there are name, offset, limit"));
+                }
             }
         }
         Ok(query)

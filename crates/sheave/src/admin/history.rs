@@ -196,10 +196,8 @@ impl TrafficHistory {
                 self.backends.remove(&idle);
             }
             // A newcomer's first interval alone does not make it the busiest for minutes.
-            let curves = BackendCurves {
-                rings: HistoryRange::ALL.map(HistoryRing::new),
-                rank: rate / 2.0,
-            };
+            let curves =
+                BackendCurves { rings: HistoryRange::ALL.map(HistoryRing::new), rank: rate / 2.0 };
             self.backends.insert(Arc::clone(name), curves);
         }
     }
@@ -365,7 +363,8 @@ mod tests {
     #[test]
     fn memory_is_bounded_and_the_busiest_backends_have_curves() {
         let mut history = TrafficHistory::new();
-        let named = |index: u64, requests| (Arc::<str>::from(format!("ns/b{index}:80")), counts(requests));
+        let named =
+            |index: u64, requests| (Arc::<str>::from(format!("ns/b{index}:80")), counts(requests));
         let backends: Vec<_> = (0..1000).map(|index| named(index, index)).collect();
         history.add_backends(5, 5.0, &backends);
         assert_eq!(history.backends.len(), MAX_BACKENDS);

@@ -457,7 +457,11 @@ pub(super) fn load_balancers(report: &ProcessReport) -> LoadBalancersResponse {
         addresses: service.addresses.clone(),
         sockets: service.sockets.iter().map(socket_name).collect(),
         node_local: service.is_node_local,
-        findings: service.findings.iter().map(|it| format!("{}: {}", it.reason, it.message)).collect(),
+        findings: service
+            .findings
+            .iter()
+            .map(|it| format!("{}: {}", it.reason, it.message))
+            .collect(),
     };
     LoadBalancersResponse {
         total: report.load_balancers.len(),

@@ -153,7 +153,6 @@ impl TrafficRecorder {
         *lock(&self.latest) = Arc::new(sample);
         clock::now().saturating_since(began)
     }
-
 }
 
 impl TrafficSample {
@@ -263,9 +262,8 @@ fn route_intervals(
         }
         let last = before.get(&*route.name);
         let since = |now: u64, then: Option<u64>| now.saturating_sub(then.unwrap_or_default());
-        let class = |index: usize| {
-            since(route.responses[index], last.map(|last| last.responses[index]))
-        };
+        let class =
+            |index: usize| since(route.responses[index], last.map(|last| last.responses[index]));
         let mut durations = [0; DURATION_BUCKETS];
         for (index, (sum, count)) in durations.iter_mut().zip(&route.durations).enumerate() {
             let then = last.and_then(|last| last.durations.get(index)).copied();
