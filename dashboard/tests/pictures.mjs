@@ -1,4 +1,6 @@
-// Pictures of the dashboard with real traffic. Usage: node tests/pictures.mjs SHEAVE BROWSER FOLDER [all]
+// Pictures of the dashboard with real traffic. Usage: node tests/pictures.mjs SHEAVE BROWSER FOLDER [VIEW,...]
+// Without views: those of docs/operate/dashboard.md. With views, or `all`: each in light and dark, wide and narrow, for a
+// look at a change; DASHBOARD_FILES names a folder with other files than the binary's.
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import { chromium } from "playwright-core";
@@ -6,7 +8,7 @@ import { startRelay } from "./relay.mjs";
 import { startStage } from "./stage.mjs";
 
 const [binary, browserPath, folder, extent] = process.argv.slice(2);
-if (!folder) throw new Error("usage: node tests/pictures.mjs SHEAVE BROWSER FOLDER [all]");
+if (!folder) throw new Error("usage: node tests/pictures.mjs SHEAVE BROWSER FOLDER [VIEW,...]");
 
 const later = (ms) => new Promise((over) => setTimeout(over, ms));
 const BACKEND = encodeURIComponent("shop/cart:80");
@@ -63,7 +65,7 @@ try {
   };
   if (extent) {
     for (const [scheme, width] of [["light", 1280], ["dark", 1280], ["light", 390], ["dark", 390]]) {
-      await take(scheme, width, Object.keys(VIEWS));
+      await take(scheme, width, extent === "all" ? Object.keys(VIEWS) : extent.split(","));
     }
   } else {
     await take("light", 1280, DOCUMENTED);

@@ -79,7 +79,9 @@ impl ExplainQuestion {
                 "url" => url = value,
                 "header" => headers.push(value),
                 _ => {
-                    return Err(format!("unknown parameter {key:?}: there are method, url, header"));
+                    return Err(format!(
+                        "unknown parameter {key:?}: there are method, url, header"
+                    ));
                 }
             }
         }

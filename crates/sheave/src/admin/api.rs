@@ -188,7 +188,9 @@ impl BackendsQuery {
                 "offset" => query.offset = number()?,
                 "limit" => query.limit = number()?,
                 _ => {
-                    return Err(format!("unknown parameter {key:?}: there are name, offset, limit"));
+                    return Err(format!(
+                        "unknown parameter {key:?}: there are name, offset, limit"
+                    ));
                 }
             }
         }
