@@ -38,6 +38,12 @@ async function openPage(browser, url, options = {}) {
   return { page, heard, close: () => context.close() };
 }
 
+/** Address of the dashboard; with DASHBOARD_FILES it has the files of that folder instead of the binary's. */
+async function address(sheave) {
+  const files = process.env.DASHBOARD_FILES;
+  return files ? (await startRelay({ admin: sheave.admin, files })).url : `http://${sheave.admin}/dashboard/`;
+}
+
 const text = (page) => page.locator("main").innerText();
 
 /** Waits until the view shows its content. */
@@ -57,7 +63,7 @@ const scenarios = {
   async views(browser) {
     const stage = await startStage(binary);
     try {
-      const url = `http://${stage.sheave.admin}/dashboard/`;
+      const url = await address(stage.sheave);
       for (const colorScheme of ["light", "dark"]) {
         for (const width of [1280, 390]) {
           const { page, close } = await openPage(browser, url, { colorScheme, viewport: { width, height: 800 }, reducedMotion: "reduce" });
@@ -101,7 +107,7 @@ const scenarios = {
       check((await shares(".new")).length === 0, "an endpoint of the first answer counts as new");
       await stage.addEndpoint();
       const hasShare = await page.waitForFunction(() => {
-        const bar = document.querySelector(".node-bar.new");
+        const bar = document.querySelector(".flow .node-bar.new");
         const note = bar?.parentElement.querySelector("title").textContent ?? "";
         const share = Number(/: (\d+) %/.exec(note)?.[1] ?? 0);
         return share >= 10 && share <= 35;
@@ -163,7 +169,7 @@ const scenarios = {
   async hostile(browser) {
     const stage = await startStage(binary);
     try {
-      const url = `http://${stage.sheave.admin}/dashboard/`;
+      const url = await address(stage.sheave);
       const { page, heard } = await openPage(browser, url, { viewport: { width: 1280, height: 800 } });
       const markup = "<script>alert(1)</script><img src=x onerror=alert(2)>";
       await writeObjects(stage.configuration, "hostile.yaml", [
