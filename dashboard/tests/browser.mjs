@@ -17,6 +17,8 @@ const check = (isTrue, sentence) => {
 const PATIENCE_MS = 30_000;
 
 const VIEWS = ["overview", "flow", "backends", "backend?name=shop%2Fweb%3A80", "queue", "replicas", "layer4", "certificates", "problems", "explain?url=http%3A%2F%2Fshop.example%2Fcart"];
+/** As the API server's proxy has it. */
+const PREFIX = "/api/v1/namespaces/sheave-system/pods/sheave:9900/proxy";
 const TITLES = { layer4: "L4 and transparent", replicas: "Replicas and leases", queue: "Queue and 429s" };
 
 const title = (view) => {
@@ -125,7 +127,7 @@ const scenarios = {
     await mkdir(configuration);
     await writeObjects(configuration, "class.yaml", [{ apiVersion: "gateway.networking.k8s.io/v1", kind: "GatewayClass", metadata: { name: "sheave" }, spec: { controllerName: "sheave.dev/gateway" } }]);
     let sheave = await startSheave(binary, folder, configuration);
-    const relay = await startRelay({ admin: sheave.admin, prefix: "/api/v1/namespaces/sheave-system/pods/sheave:9900/proxy" });
+    const relay = await startRelay({ admin: sheave.admin, prefix: PREFIX, files: process.env.DASHBOARD_FILES });
     try {
       const { page, heard } = await openPage(browser, relay.url, { viewport: { width: 1280, height: 800 } });
       // Without the slash at the end: the answer sends the browser to the same prefix.

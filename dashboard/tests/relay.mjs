@@ -2,9 +2,7 @@
 // serve the dashboard's files from a folder instead, for work on them.
 import { createServer, request } from "node:http";
 import { readFile } from "node:fs/promises";
-import { extname, join } from "node:path";
-
-const TYPES = { ".html": "text/html; charset=utf-8", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml" };
+import { join } from "node:path";
 
 export async function startRelay({ admin, prefix = "", files = null }) {
   const state = { admin, isCut: false };
@@ -13,15 +11,14 @@ export async function startRelay({ admin, prefix = "", files = null }) {
     if (!asked.url.startsWith(prefix)) return answer.writeHead(404).end();
     const path = asked.url.slice(prefix.length);
     const file = files && /^\/dashboard\/([\w.]*)$/.exec(path);
-    if (file) {
-      const name = file[1] || "index.html";
-      const text = await readFile(join(files, name)).catch(() => null);
-      if (text) return answer.writeHead(200, { "content-type": TYPES[extname(name)] }).end(text);
-    }
+    const own = file && (await readFile(join(files, file[1] || "index.html")).catch(() => null));
     const [host, port] = state.admin.split(":");
     const onward = request({ host, port, path, method: asked.method, headers: { ...asked.headers, host: state.admin } }, (reply) => {
-      answer.writeHead(reply.statusCode, reply.headers);
-      reply.pipe(answer);
+      const { etag, "content-length": length, ...others } = reply.headers;
+      // The fields are Sheave's, also for a file of the folder.
+      answer.writeHead(reply.statusCode, own ? others : reply.headers);
+      if (own) reply.resume().on("end", () => answer.end(own));
+      else reply.pipe(answer);
     });
     onward.on("error", () => answer.destroy());
     asked.pipe(onward);
