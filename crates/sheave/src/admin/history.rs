@@ -126,13 +126,18 @@ impl HistoryRange {
         }
     }
 
-    /// Number of points.
+    /// Number of points of a curve.
     const fn len(self) -> usize {
         match self {
             Self::TenMinutes => 120,
             Self::TwoHours => 240,
             Self::Day => 288,
         }
+    }
+
+    /// Number of points in memory: the last step has not ended, and is not part of the curve.
+    const fn kept(self) -> usize {
+        self.len() + 1
     }
 }
 
@@ -241,8 +246,8 @@ impl<P: Copy + Default> HistoryRing<P> {
             false => step.saturating_sub(self.last_step),
         };
         self.last_step = step.max(self.last_step);
-        for _ in 0..missing.min(self.range.len() as u64) {
-            if self.points.len() == self.range.len() {
+        for _ in 0..missing.min(self.range.kept() as u64) {
+            if self.points.len() == self.range.kept() {
                 self.points.pop_front();
             }
             self.points.push_back(P::default());
@@ -356,7 +361,7 @@ mod tests {
             let curve = history.totals(range, 200_000, &BOUNDS);
             assert_eq!(curve.requests_per_second.len(), range.len());
             assert!(curve.requests_per_second.iter().all(Option::is_some));
-            assert_eq!(history.totals[range as usize].points.len(), range.len());
+            assert_eq!(history.totals[range as usize].points.len(), range.kept());
         }
     }
 
@@ -379,7 +384,7 @@ mod tests {
         // Removed backends are forgotten.
         history.add_backends(15, 5.0, &[named(1, 1)]);
         assert_eq!(history.backends.len(), 1);
-        let points: usize = HistoryRange::ALL.iter().map(|range| range.len()).sum();
+        let points: usize = HistoryRange::ALL.iter().map(|range| range.kept()).sum();
         let bytes = points * (size_of::<TotalPoint>() + MAX_BACKENDS * size_of::<LoadPoint>());
         // The bound that docs/operate/dashboard.md states.
         assert!(bytes < 1 << 20, "{bytes}");
