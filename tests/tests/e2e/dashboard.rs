@@ -10,6 +10,7 @@ use tests::{
     ConfigDirectory, EndpointBehaviour, Http1TestClient, HttpFixture, Result, SheaveProcess,
     eventually, objects, sheave, within,
 };
+use tokio::process::Command;
 
 #[tokio::test]
 async fn files_have_strict_headers_and_are_sent_once() -> Result {
@@ -244,6 +245,17 @@ async fn command_prints_the_url_or_what_to_do() -> Result {
     ensure!(output.status.code() == Some(1), "{errors}");
     ensure!(errors.contains("is `sheave serve` running"), "{errors}");
     ensure!(errors.contains("--port-forward deployment/sheave"), "{errors}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn command_says_what_is_missing_for_a_port_forward() -> Result {
+    let mut command = Command::new(sheave::binary()?);
+    command.args(["dashboard", "--port-forward", "deployment/sheave"]).env("PATH", "/nonexistent");
+    let output = within("the end of sheave", command.output()).await??;
+    let errors = String::from_utf8(output.stderr)?;
+    ensure!(output.status.code() == Some(1), "{errors}");
+    ensure!(errors.contains("cannot run kubectl") && errors.contains("--admin"), "{errors}");
     Ok(())
 }
 

@@ -184,7 +184,9 @@ impl BackendsQuery {
                 value.parse::<usize>().map_err(error)
             };
             match key.as_str() {
-                "name" => drop(query.names.insert(value)),
+                "name" => {
+                    query.names.insert(value);
+                }
                 "offset" => query.offset = number()?,
                 "limit" => query.limit = number()?,
                 _ => {
