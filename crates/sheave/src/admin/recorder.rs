@@ -226,9 +226,11 @@ impl TrafficSample {
     }
 }
 
-/// Returns the time in seconds, as curves take it.
+/// Returns the time in seconds, as curves take it. A day is added, so that the longest curve has all of its points on a
+/// machine that was started less than a day ago.
 fn seconds(now: Time) -> u64 {
-    now.saturating_since(Time::ZERO).as_secs()
+    const DAY_SECONDS: u64 = 86_400;
+    now.saturating_since(Time::ZERO).as_secs() + DAY_SECONDS
 }
 
 fn interval(usual: Duration, cost: Duration) -> Duration {
