@@ -63,7 +63,7 @@ soak: ## an hour of mixed load and faults; then memory, descriptors and counts a
 	@scripts/setup test
 	@scripts/soak
 
-gen: ## write generated files anew: CRDs, reference pages, plain manifests; needs Go
+gen: ## write generated files anew: CRDs, reference pages, plain manifests, the dashboard; needs Go and Node.js
 	@scripts/setup gen
 	@scripts/gen
 
@@ -83,4 +83,4 @@ fmt: ## format the Rust code
 
 clean: ## remove what was built and fetched
 	@cargo clean
-	@rm -rf .cache
+	@rm -rf .cache dashboard/node_modules

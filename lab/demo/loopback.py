@@ -83,6 +83,7 @@ class Demo:
         wait_until(ready.is_file, self._sheave, "Sheave's ready file")
         addresses = json.loads(ready.read_text())
         self._admin = addresses["admin"]
+        print(f"Dashboard while it runs: http://{self._admin}/dashboard/#/flow\n", flush=True)
         return addresses["listeners"][0]["address"]
 
     def _watch(self) -> None:

@@ -48,6 +48,8 @@ class Recording:
     users: list[float] = field(default_factory=list)
     arrivals: dict[str, list[float]] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
+    # Address of Sheave's admin API, if Sheave is the balancer.
+    admin: str | None = None
     # CPUs used by programs outside the lab.
     other_work: float = 0.0
 

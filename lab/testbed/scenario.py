@@ -160,6 +160,7 @@ class _ScenarioRun:
         count = self._scenario.replicas + self._scenario.scale
         self._recording = Recording(REPLICAS[:count], began=time.time())
         self._recording.answers, self._recording.users = locust_run.answers, locust_run.joined
+        self._recording.admin = self._cluster.balancer.admin if self._cluster.balancer else None
 
     def run(self) -> Recording:
         recording, others = self._recording, OtherCpuTime(self._node)

@@ -47,10 +47,15 @@ mod binding;
 mod handover;
 /// Acceptance of intercepted connections.
 mod interception;
+/// Counts of the traffic, for pages and curves.
+mod traffic;
 
 use binding::SnapshotBinding;
 pub use handover::ListeningSocket;
 use handover::SocketHandover;
+pub use traffic::{
+    BackendTraffic, ListenerTraffic, RateLimitTraffic, RouteTraffic, TrafficSummary,
+};
 
 /// Interval at which a drain checks if the last connection has closed.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(5);

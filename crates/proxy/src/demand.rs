@@ -11,7 +11,7 @@ use std::time::Duration;
 use balance::Time;
 use balance::demand::{
     ASSUMED_SERVICE_TIME, DemandAverager, DemandShard, DemandTotals, ProxylessDemand,
-    ProxylessRequests, RejectedDemand, RequestDemand, RequestRates,
+    ProxylessRequests, RejectedDemand, RequestCounts, RequestDemand, RequestRates,
 };
 use balance::peer_reports::{DemandReport, PeerDemand};
 use tokio::sync::watch;
@@ -199,6 +199,19 @@ impl DemandTracker {
     /// Reads the averager, after it has taken in all current counts.
     pub(crate) fn read<R>(&self, read: impl FnOnce(&DemandAverager) -> R) -> R {
         let mut averager = lock(&self.averager);
+        self.take_in(&mut averager);
+        read(&averager)
+    }
+
+    /// Returns the requests of this replica so far, and the mean time for which one holds a slot.
+    pub(crate) fn counts(&self) -> (RequestCounts, Option<Duration>) {
+        let mut averager = lock(&self.averager);
+        let totals = self.take_in(&mut averager);
+        (totals.counts(), averager.service_time())
+    }
+
+    /// Records all current counts with the averager, and returns them.
+    fn take_in(&self, averager: &mut DemandAverager) -> DemandTotals {
         let now = clock::now();
         let mut totals = DemandTotals::default();
         for worker_demand in &self.workers {
@@ -210,7 +223,7 @@ impl DemandTracker {
         if let Some(service_time) = averager.service_time() {
             self.service_time.store(service_time.as_nanos() as u64, Ordering::Relaxed);
         }
-        read(&averager)
+        totals
     }
 }
 

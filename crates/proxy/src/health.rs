@@ -3,7 +3,7 @@
 //! All of this runs on one thread, which no request waits for. The decisions are made in [`balance::health`]. A
 //! decision takes effect as a new endpoint set of the backend, like a change of the configuration.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -135,6 +135,17 @@ impl BackendHealth {
         let state = lock(&self.state);
         let statuses = state.evaluator.statuses(settings, clock::now());
         statuses.map(|(address, status)| (address, status_label(&status))).collect()
+    }
+
+    /// Returns the endpoints that serve no requests, or trial requests alone.
+    pub(crate) fn troubled(&self, settings: &HealthSettings) -> BTreeSet<SocketAddr> {
+        let state = lock(&self.state);
+        let statuses = state.evaluator.statuses(settings, clock::now());
+        let is_troubled = |status: &HealthStatus| {
+            status.ejection != EjectionState::Serving || !status.passes_probes
+        };
+        let troubled = statuses.filter(|(_, status)| is_troubled(status));
+        troubled.map(|(address, _)| address).collect()
     }
 
     pub(crate) fn is_panicking(&self) -> bool {

@@ -142,8 +142,9 @@ pub use balance::rate_limit as token_buckets;
 pub use balance::shared_keys::KeyRefusal;
 pub use balance::{RequestDemand, SlotAssigner, SlotAssignment, Time};
 pub use control::{
-    AccessLog, BackendDemand, BackendView, EndpointView, ListenError, ListenerView,
-    ListeningSocket, Proxy, ProxySettings, RouteView,
+    AccessLog, BackendDemand, BackendTraffic, BackendView, EndpointView, ListenError,
+    ListenerTraffic, ListenerView, ListeningSocket, Proxy, ProxySettings, RateLimitTraffic,
+    RouteTraffic, RouteView, TrafficSummary,
 };
 pub use demand::OtherDemand;
 pub use interception::{ClientMark, ClientMarkFuture, ConnectionInterceptor, InterceptionCounts};

@@ -16,6 +16,14 @@ mod replicas;
 mod transparent;
 /// `/api/v1/xds`.
 mod xds;
+/// Curves of the last minutes and hours.
+mod history;
+/// Samples of the traffic, off the workers.
+mod recorder;
+/// The state in the aggregated form of the dashboard.
+mod overview;
+/// The web page.
+mod dashboard;
 /// Metrics of the announcer.
 mod announcer;
 /// Client of the admin API.
@@ -29,17 +37,21 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::body::Bytes;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use proxy::{Proxy, clock};
+use serde::Deserialize;
 use serde_json::json;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
 
+use crate::explain;
 use crate::log::DroppedEvents;
 use crate::replicas::ReplicaStatus;
 use crate::report::{ProcessPhase, ProcessReport};
@@ -49,10 +61,14 @@ pub(crate) use accept::{BoundedConnection, BoundedListener};
 pub(crate) use addresses::{AddressRoute, AddressesResponse};
 pub(crate) use announcer::serve_announcer_metrics;
 pub(crate) use api::{BackendInfo, BackendsResponse, EndpointInfo, RouteInfo, RoutesResponse};
+use api::{BackendsQuery, ProblemInfo};
 pub(crate) use client::{failure, query};
 pub(crate) use exposition::{ExpositionFormat, ExpositionWriter};
+use history::HistoryRange;
 pub(crate) use host::ServedHosts;
 use metrics::ProcessState;
+use overview::PageQuery;
+pub(crate) use recorder::TrafficRecorder;
 pub(crate) use replicas::ReplicasResponse;
 
 /// Index page: every path with a description.
@@ -62,18 +78,32 @@ Sheave's admin API
 /healthz            200 while the process runs, else 503
 /readyz             200 while requests are served, else 503
 /metrics            Prometheus metrics: OpenMetrics if the Accept field asks for it, else the older text format
+/dashboard/         the same as pictures, for a browser
 /api/v1/listeners   listeners and their addresses
-/api/v1/backends    backends, their endpoints and the requests in flight
+/api/v1/backends    backends, their endpoints and the requests in flight; ?name=NAME&offset=N&limit=N: of some alone
 /api/v1/routes      rules of routes, their backends and the rates of requests
 /api/v1/addresses   pool addresses served here, and the number of endpoints on each node
 /api/v1/replicas    slots leased to other replicas, and the connections to them
 /api/v1/transparent transparent mode: what is taken on this node, what is not, and why
 /api/v1/xds         clients of the xDS server, what they reject or do not follow, and their load
 /api/v1/config      the configuration in force, and the errors of the one read last
+/api/v1/problems    these errors alone, and the listeners without their address
+/api/v1/overview    rates of the last second, and the busiest listeners, routes and backends
+/api/v1/overview/backends
+                    a page of all backends: ?search=TEXT&sort=requests&offset=N&limit=N
+/api/v1/history     curves of the last ?range=10m, 2h or 24h; &backend=NAME: of one of the busiest backends
+/api/v1/certificates
+                    certificates in use, with their expiry
+/api/v1/load-balancers
+                    Services of type LoadBalancer that are served, and what of them is not
+/api/v1/explain     how a request would be routed, and why: ?method=GET&url=URL&header=FIELD
 ";
 
 /// Time from the first byte of a request until its response begins.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A query, or the reason why it is invalid.
+type ApiQuery<T> = Result<Query<T>, QueryRejection>;
 
 /// State shared by the handlers of the admin API.
 #[derive(Clone)]
@@ -83,6 +113,9 @@ pub(crate) struct ApiState {
     dropped_events: Arc<DroppedEvents>,
     components: ComponentStatuses,
     started: SystemTime,
+    recorder: Arc<TrafficRecorder>,
+    /// One explanation at a time: each translates the configuration.
+    explanations: Arc<Semaphore>,
 }
 
 /// Statuses of optional parts of the process; `None`: the part is off.
@@ -111,7 +144,14 @@ impl ApiState {
         dropped_events: Arc<DroppedEvents>,
         components: ComponentStatuses,
     ) -> Self {
-        Self { proxy, report, dropped_events, components, started: clock::wall() }
+        let recorder = TrafficRecorder::new(Arc::clone(&proxy));
+        let (started, explanations) = (clock::wall(), Arc::new(Semaphore::new(1)));
+        Self { proxy, report, dropped_events, components, started, recorder, explanations }
+    }
+
+    /// Returns the sampler of the traffic; the caller runs it.
+    pub(crate) fn recorder(&self) -> Arc<TrafficRecorder> {
+        Arc::clone(&self.recorder)
     }
 
     /// Returns the state that the probes show.
@@ -167,6 +207,14 @@ fn router(state: ApiState, hosts: ServedHosts) -> Router {
         .route("/api/v1/transparent", get(transparent))
         .route("/api/v1/xds", get(xds))
         .route("/api/v1/config", get(config))
+        .route("/api/v1/problems", get(problems))
+        .route("/api/v1/overview", get(overview))
+        .route("/api/v1/overview/backends", get(overview_backends))
+        .route("/api/v1/history", get(history))
+        .route("/api/v1/certificates", get(certificates))
+        .route("/api/v1/load-balancers", get(load_balancers))
+        .route("/api/v1/explain", get(explain))
+        .merge(dashboard::router())
         .with_state(state)
         .merge(probes().with_state(health));
     guarded(paths, hosts)
@@ -180,6 +228,16 @@ fn guarded(paths: Router, hosts: ServedHosts) -> Router {
             error_response(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD")
         })
         .layer(middleware::from_fn_with_state(hosts, check_host))
+        .layer(middleware::map_response(forbid_sniffing))
+}
+
+/// Tells browsers to take the content type of a response as it is, and to show it to pages of this server alone.
+async fn forbid_sniffing(mut response: Response) -> Response {
+    const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(RESOURCE_POLICY, HeaderValue::from_static("same-origin"));
+    response
 }
 
 fn probes() -> Router<ProcessHealth> {
@@ -237,8 +295,20 @@ async fn listeners(State(state): State<ApiState>) -> Json<api::ListenersResponse
     Json(api::listeners(state.proxy.listeners()))
 }
 
-async fn backends(State(state): State<ApiState>) -> Json<BackendsResponse> {
-    Json(api::backends(state.proxy.backends()))
+async fn backends(
+    State(state): State<ApiState>,
+    query: ApiQuery<Vec<(String, String)>>,
+) -> Response {
+    let query = match query.map(|Query(pairs)| BackendsQuery::parse(pairs)) {
+        Ok(Ok(query)) => query,
+        Ok(Err(error)) => return bad_query(&error),
+        Err(error) => return bad_query(&error.body_text()),
+    };
+    let views = match query.names.is_empty() {
+        true => state.proxy.backends(),
+        false => state.proxy.backends_named(|name| query.names.contains(name)),
+    };
+    Json(api::backends(views, &query)).into_response()
 }
 
 async fn routes(State(state): State<ApiState>) -> Json<RoutesResponse> {
@@ -293,6 +363,104 @@ async fn xds(State(state): State<ApiState>) -> Response {
 
 async fn config(State(state): State<ApiState>) -> Json<api::ConfigResponse> {
     Json(api::config(&state.report.borrow()))
+}
+
+async fn problems(State(state): State<ApiState>) -> Json<overview::ProblemsResponse> {
+    Json(overview::problems(&state.report.borrow()))
+}
+
+async fn certificates(State(state): State<ApiState>) -> Json<overview::CertificatesResponse> {
+    Json(overview::certificates(&state.report.borrow(), clock::wall()))
+}
+
+async fn load_balancers(State(state): State<ApiState>) -> Json<overview::LoadBalancersResponse> {
+    Json(overview::load_balancers(&state.report.borrow()))
+}
+
+/// Answers all questions about one sample with the same bytes.
+async fn overview(State(state): State<ApiState>) -> Response {
+    let sample = state.recorder.latest();
+    let bytes = sample.overview.get_or_init(|| {
+        let report = state.report.borrow();
+        let overview = overview::overview(&sample, &report, &state.components, state.started);
+        Bytes::from(
+            serde_json::to_vec(&overview)
+                .expect("the overview has no maps with other keys than text"),
+        )
+    });
+    ([(header::CONTENT_TYPE, "application/json")], bytes.clone()).into_response()
+}
+
+async fn overview_backends(State(state): State<ApiState>, query: ApiQuery<PageQuery>) -> Response {
+    match query {
+        Ok(Query(query)) => {
+            Json(overview::backend_page(&state.recorder.latest(), &query)).into_response()
+        }
+        Err(error) => bad_query(&error.body_text()),
+    }
+}
+
+/// Query of a curve.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HistoryQuery {
+    #[serde(default = "shortest_range")]
+    range: String,
+    backend: Option<String>,
+}
+
+fn shortest_range() -> String {
+    "10m".to_owned()
+}
+
+async fn history(State(state): State<ApiState>, query: ApiQuery<HistoryQuery>) -> Response {
+    let query = match query {
+        Ok(Query(query)) => query,
+        Err(error) => return bad_query(&error.body_text()),
+    };
+    let Some(range) = HistoryRange::parse(&query.range) else {
+        return bad_query("range is 10m, 2h or 24h");
+    };
+    match state.recorder.curve(query.backend.as_deref(), range) {
+        Some(curve) => Json(curve).into_response(),
+        None => {
+            let error = "this backend is not one of the busiest, which alone have curves";
+            error_response(StatusCode::NOT_FOUND, error).into_response()
+        }
+    }
+}
+
+/// Explains a request by the configuration in force. It takes as long as a translation, so it runs on another thread.
+async fn explain(
+    State(state): State<ApiState>,
+    query: ApiQuery<Vec<(String, String)>>,
+) -> Response {
+    let question = match query.map(|Query(pairs)| explain::ExplainQuestion::parse(pairs)) {
+        Ok(Ok(question)) => question,
+        Ok(Err(error)) => return bad_query(&error),
+        Err(error) => return bad_query(&error.body_text()),
+    };
+    let Ok(permit) = Arc::clone(&state.explanations).try_acquire_owned() else {
+        let error = "another request is being explained: try again in a second";
+        return error_response(StatusCode::SERVICE_UNAVAILABLE, error).into_response();
+    };
+    let applied = Arc::clone(&state.report.borrow().applied);
+    let answer = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        question.answer(&applied)
+    });
+    match answer.await {
+        Ok(Ok(lines)) => Json(json!({ "lines": lines })).into_response(),
+        Ok(Err(error)) => bad_query(&error),
+        Err(_) => {
+            let error = "the explanation failed: see the log";
+            error_response(StatusCode::INTERNAL_SERVER_ERROR, error).into_response()
+        }
+    }
+}
+
+fn bad_query(error: &str) -> Response {
+    error_response(StatusCode::BAD_REQUEST, error).into_response()
 }
 
 fn error_response(status: StatusCode, error: &str) -> (StatusCode, Json<serde_json::Value>) {

@@ -26,7 +26,7 @@ use crate::dns::DnsWatcher;
 use crate::failure::bind_advice;
 use crate::files::SourceContents;
 use crate::key_sets::KeySetWatcher;
-use crate::report::{ProcessReport, ReloadOutcome, TranslatedServices};
+use crate::report::{AppliedObjects, ProcessReport, ReloadOutcome, TranslatedServices};
 use crate::transparent::AgentHandle;
 use xds_status::XdsRouteStatus;
 
@@ -553,8 +553,10 @@ impl ConfigurationController {
     fn update_report(&self, detail: impl FnOnce(&mut ProcessReport)) {
         let endpoint_counts =
             addresses::endpoints_by_address(&self.backends_by_address, &self.backends);
+        let (objects, settings) = (self.objects.clone(), self.settings.clone());
         self.report.send_modify(|report| {
             report.endpoint_counts = endpoint_counts.into();
+            report.applied = AppliedObjects { objects, settings }.into();
             report.generation += 1;
             report.applied_at = Some(proxy::clock::wall());
             report.problems = Arc::default();

@@ -20,16 +20,22 @@ use gateway::snapshot::{
 };
 use gateway::{ApiObject, TranslationResult, TransparentSettings};
 
+use serde::Serialize;
+
 use crate::check::print;
 use crate::configuration::{self, CheckedConfiguration};
 use crate::failure::Failure;
 use crate::files;
 use crate::flags::ExplainFlags;
+use crate::report::AppliedObjects;
 use request::ExplainRequest;
 pub(crate) use scaling::ServiceName;
 
 /// Maximum number of listed rules that do not serve the request; the nearest come first.
 const MAX_OTHER_RULES: usize = 20;
+
+/// Width of the labels in front of the lines.
+const LABEL_WIDTH: usize = 11;
 
 /// Prints how the request would be routed, or how the Service will be scaled.
 pub(crate) fn run(flags: &ExplainFlags) -> Result<(), Failure> {
@@ -48,7 +54,57 @@ pub(crate) fn run(flags: &ExplainFlags) -> Result<(), Failure> {
         lines.push("sheave: a configuration with these errors would be rejected".to_owned());
         Failure::Input(lines)
     })?;
-    print(&explain(&request, &checked).map_err(Failure::input)?)
+    let CheckedConfiguration { objects, translation, .. } = &checked;
+    print(&explain(&request, objects, translation).map_err(Failure::input)?)
+}
+
+/// A request to explain by the configuration in force.
+pub(crate) struct ExplainQuestion(ExplainRequest);
+
+/// A line of an explanation.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct ExplainedLine {
+    /// Subject of the line; empty: that of the line before.
+    label: String,
+    text: String,
+}
+
+impl ExplainQuestion {
+    /// Reads the parameters of a query, or returns the error: one sentence that names the valid form.
+    pub(crate) fn parse(pairs: Vec<(String, String)>) -> Result<Self, String> {
+        let (mut method, mut url, mut headers) = ("GET".to_owned(), String::new(), Vec::new());
+        for (key, value) in pairs {
+            match key.as_str() {
+                "method" => method = value,
+                "url" => url = value,
+                "header" => headers.push(value),
+                _ => {
+                    return Err(format!(
+                        "unknown parameter {key:?}: there are method, url, header"
+                    ));
+                }
+            }
+        }
+        if url.is_empty() {
+            return Err("url is missing: write one such as http://shop.example/cart".to_owned());
+        }
+        Ok(Self(ExplainRequest::parse(&method, &url, &headers)?))
+    }
+
+    /// Translates the objects in force, and explains the request by the result.
+    pub(crate) fn answer(&self, applied: &AppliedObjects) -> Result<Vec<ExplainedLine>, String> {
+        let AppliedObjects { objects, settings } = applied;
+        let translation = gateway::translate(objects, settings);
+        let lines = explain(&self.0, objects, &translation)?;
+        Ok(lines.iter().map(|line| ExplainedLine::of(line)).collect())
+    }
+}
+
+impl ExplainedLine {
+    fn of(line: &str) -> Self {
+        let (label, text) = line.split_at_checked(LABEL_WIDTH).unwrap_or(("", line));
+        Self { label: label.trim_end().to_owned(), text: text.to_owned() }
+    }
 }
 
 /// Returns the settings of a node of no name, which takes the addresses of Services of every IP version.
@@ -59,9 +115,9 @@ fn any_node() -> TransparentSettings {
 /// Returns the lines to print, or the reason why there is nothing to explain.
 fn explain(
     request: &ExplainRequest,
-    checked: &CheckedConfiguration,
+    objects: &[ApiObject],
+    translation: &TranslationResult,
 ) -> Result<Vec<String>, String> {
-    let CheckedConfiguration { objects, translation, .. } = checked;
     let listeners = request.listeners(&translation.snapshot.listeners);
     let connections = request.connections(&translation.snapshot.listeners);
     if listeners.is_empty() && connections.is_empty() {
@@ -93,7 +149,7 @@ fn no_listener_message(request: &ExplainRequest, snapshot: &Snapshot) -> String 
     let addresses: Vec<String> = http.map(|it| format!("{} ({})", it.address, it.name)).collect();
     let port = request.port;
     match addresses.as_slice() {
-        [] => "no listener in these files accepts requests".to_owned(),
+        [] => "no listener of this configuration accepts requests".to_owned(),
         some => {
             format!("no listener accepts requests on port {port}: there are {}", some.join(", "))
         }
@@ -226,7 +282,7 @@ impl ExplanationWriter<'_> {
     }
 
     fn put(&mut self, head: &str, text: impl std::fmt::Display) {
-        self.lines.push(format!("{head:<11}{text}"));
+        self.lines.push(format!("{head:<LABEL_WIDTH$}{text}"));
     }
 }
 

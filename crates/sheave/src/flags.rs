@@ -47,6 +47,7 @@ Examples:
   sheave check /etc/sheave
   sheave explain /etc/sheave GET http://shop.example/cart
   sheave top
+  sheave dashboard
 
 Exit codes: 0 success, 1 invalid input, 2 Sheave failed.")]
 pub(crate) struct CommandLine {
@@ -89,6 +90,13 @@ pub(crate) enum CliCommand {
     /// (learned by PeakEwma only), health. Without a terminal, prints the table once. Of a `sheave l4` it shows
     /// connections, packets and bits per second of Services and endpoints, by packets unless by name.
     Top(TopFlags),
+    /// Print the address of the dashboard of a running Sheave, and open it in a browser.
+    ///
+    /// The dashboard is a page of the admin API: curves, the way of requests as a picture, endpoints, queues,
+    /// certificates, errors of the configuration, and `explain` as a form. It shows and changes nothing. With
+    /// --port-forward, runs `kubectl port-forward` to a Sheave in the cluster of the current kubeconfig until it is
+    /// stopped.
+    Dashboard(DashboardFlags),
     /// Announce the addresses of a cluster's pool on this node, as long as a Sheave serves them
     /// here.
     ///
@@ -436,6 +444,35 @@ pub(crate) struct TopFlags {
     /// Column to sort by.
     #[arg(long, value_name = "COLUMN", value_enum, default_value_t = SortOrder::Requests)]
     pub(crate) sort: SortOrder,
+}
+
+/// Flags of `sheave dashboard`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sheave dashboard
+  sheave dashboard --admin 10.0.0.7:9900 --no-open
+  A Sheave in a cluster:
+    sheave dashboard --port-forward deployment/sheave
+
+The browser is opened if standard output is a terminal and there is a display.
+Exit codes: 0 success, 1 the admin API does not answer, or kubectl fails.")]
+pub(crate) struct DashboardFlags {
+    /// Address of the admin API.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9900", value_parser = values::admin_api)]
+    pub(crate) admin: SocketAddr,
+
+    /// Print the URL only.
+    #[arg(long)]
+    pub(crate) no_open: bool,
+
+    /// Pod or workload of Sheave in the cluster, as `kubectl port-forward` takes it; kubectl must be installed.
+    #[arg(long, value_name = "TARGET", conflicts_with = "admin")]
+    pub(crate) port_forward: Option<String>,
+
+    /// Namespace of the target of --port-forward.
+    #[arg(long, short = 'n', value_name = "NAME", default_value = "sheave-system")]
+    pub(crate) namespace: String,
 }
 
 /// Flags of `sheave announce`.

@@ -14,6 +14,8 @@ mod http_client;
 mod explain;
 /// `sheave top`.
 mod top;
+/// `sheave dashboard`.
+mod dashboard;
 /// `sheave announce`.
 mod announce;
 /// `sheave l4`.
@@ -98,6 +100,7 @@ fn main() -> ExitCode {
         CliCommand::Migrate(flags) => migrate::run(&flags),
         CliCommand::Explain(flags) => explain::run(&flags),
         CliCommand::Top(flags) => top::run(&flags),
+        CliCommand::Dashboard(flags) => dashboard::run(&flags),
         CliCommand::Announce(flags) => announce::run(flags),
         CliCommand::L4(flags) => l4_agent::run(*flags),
         CliCommand::Probe(flags) => probe::run(&flags),

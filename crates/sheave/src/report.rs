@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use gateway::ObjectProblem;
 use gateway::addresses::EndpointsByNode;
 use gateway::load_balancer::{AddressAnnouncement, BgpRouter, LoadBalancerService};
 use gateway::managed_services::DesiredService;
@@ -14,6 +13,7 @@ use gateway::objects::GatewayName;
 use gateway::status::ResourceStatus;
 use gateway::translate::CertificateValidity;
 use gateway::transparent::TransparentService;
+use gateway::{ApiObject, ObjectProblem, TranslationSettings};
 
 /// Phase of the process life cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,13 @@ pub(crate) struct TranslatedServices {
     pub(crate) retained: BTreeSet<GatewayName>,
 }
 
+/// Objects in force, from which an explanation is made anew.
+#[derive(Debug, Default)]
+pub(crate) struct AppliedObjects {
+    pub(crate) objects: Vec<ApiObject>,
+    pub(crate) settings: TranslationSettings,
+}
+
 /// State of the process and its configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct ProcessReport {
@@ -58,6 +65,8 @@ pub(crate) struct ProcessReport {
     pub(crate) problems: Arc<[ObjectProblem]>,
     /// Addresses that could not be bound, with the reason.
     pub(crate) unbound: Arc<[String]>,
+    /// The objects in force; they are shared, not copied.
+    pub(crate) applied: Arc<AppliedObjects>,
     /// Name of the controller in statuses.
     pub(crate) controller: Arc<str>,
     /// Status of each object in force.
@@ -117,6 +126,7 @@ impl ProcessReport {
             applied_at: None,
             problems: Arc::default(),
             unbound: Arc::default(),
+            applied: Arc::default(),
             controller: Arc::default(),
             statuses: Arc::default(),
             services: Arc::default(),

@@ -448,6 +448,9 @@ impl ProcessServers {
         let health = state.health();
         let names = flags.admin_host.iter().cloned().chain([process::host_name()]);
         let hosts = ServedHosts::new(names);
+        if flags.admin != AdminAddress::Off {
+            self.tasks.push(tokio::spawn(state.recorder().run()).abort_handle());
+        }
         match (flags.admin, self.bind(flags.admin, "--admin", admin::REQUEST_TIMEOUT).await) {
             (_, Ok(None)) => {}
             (_, Ok(Some(listener))) => {

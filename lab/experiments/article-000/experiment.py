@@ -191,6 +191,9 @@ class _Narrator:
         begin = run_recording.began + second - 1
         latest = [answer for answer in run_recording.answers if begin <= answer.received_at < begin + 1]
         self._table.line(second, recording.summarize(latest), run_recording.samples[-1].connections)
+        if run_recording.admin:
+            url = f"http://{run_recording.admin}/dashboard/#/flow"
+            self._event_once(run_recording.began, f"dashboard while it runs: {url}")
         self._event_once(run_recording.started, f"{REPLICAS[1]} starts")
         self._event_once(run_recording.published, f"{REPLICAS[1]} is ready and published")
         self._event_once(run_recording.withdrawn, f"{REPLICAS[0]} fails its probe and is withdrawn")

@@ -21,6 +21,8 @@ mod http3;
 mod curl;
 /// Chromium, which reports the protocol of each of its requests.
 mod browser;
+/// The dashboard in Chromium.
+mod dashboard;
 /// aioquic and Niquests, in the versions of the article and in current versions.
 mod python;
 /// Hypercorn and nginx as HTTP/3 endpoints.

@@ -41,6 +41,26 @@ fn plain_manifests_are_generated_from_the_chart() {
 }
 
 #[test]
+fn dashboard_is_bundled_from_its_source() {
+    let tree = SourceTree::read();
+    let is_installed = tree.root.join("dashboard/node_modules").is_dir();
+    if !is_installed && env::var_os("CONFORMANCE_ALL").is_none() {
+        eprintln!("skipped: the bundler is not installed; `scripts/dashboard` installs it");
+        return;
+    }
+    let target = tree.root.join("target/dashboard");
+    let bundled = Command::new(tree.root.join("scripts/dashboard")).arg(&target).output();
+    let bundled = bundled.expect("bash runs");
+    assert!(bundled.status.success(), "{}", String::from_utf8_lossy(&bundled.stderr));
+    for name in ["index.html", "app.js", "app.css", "icon.svg"] {
+        let path = format!("crates/sheave/src/admin/dashboard/{name}");
+        let found = std::fs::read(tree.root.join(&path)).expect("a file of the dashboard");
+        let made = std::fs::read(target.join(name)).expect("a bundled file");
+        assert!(found == made, "{path}: the source is another than it was: `make gen`");
+    }
+}
+
+#[test]
 fn conformance_table_matches_the_report() {
     let tree = SourceTree::read();
     let read = |report| std::fs::read_to_string(tree.root.join(report)).expect("a report");

@@ -57,6 +57,11 @@ impl Histogram {
         nanoseconds
     };
 
+    /// Returns the upper bounds of the buckets, in seconds; the last bucket has none.
+    pub(crate) fn bounds() -> &'static [f64] {
+        &Self::BOUNDS
+    }
+
     /// Adds a duration and returns the index of its bucket.
     pub(crate) fn add(&self, duration: Duration) -> usize {
         let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);

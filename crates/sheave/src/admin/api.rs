@@ -1,6 +1,7 @@
 //! State as JSON: the schema of `/api/v1`, separate from the data plane's own types so that it can stay stable.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use gateway::ObjectProblem;
@@ -58,7 +59,19 @@ pub(crate) struct BackendInfo {
     pub(crate) rates_all_replicas: RateInfo,
     /// Mean time that a request holds a slot; `null`: no request has completed yet.
     service_time_seconds: Option<f64>,
+    /// Number of endpoints, also if the query selects some alone.
+    #[serde(default)]
+    endpoint_count: usize,
     pub(crate) endpoints: Vec<EndpointInfo>,
+}
+
+/// Query of `/api/v1/backends`.
+pub(super) struct BackendsQuery {
+    /// Names of the backends; empty: all.
+    pub(super) names: BTreeSet<String>,
+    /// Number of endpoints of each backend that are left out, and of those that follow.
+    offset: usize,
+    limit: usize,
 }
 
 /// Concurrent requests, as a mean over the last 15 s.
@@ -143,7 +156,7 @@ pub(super) struct ConfigResponse {
 }
 
 #[derive(Serialize)]
-struct ProblemInfo {
+pub(super) struct ProblemInfo {
     file: String,
     document: usize,
     object: String,
@@ -161,8 +174,34 @@ pub(super) fn listeners(views: Vec<ListenerView>) -> ListenersResponse {
     ListenersResponse { listeners: views.into_iter().map(listener).collect() }
 }
 
-pub(super) fn backends(views: Vec<BackendView>) -> BackendsResponse {
-    BackendsResponse { backends: views.into_iter().map(backend).collect() }
+impl BackendsQuery {
+    /// Reads the query, or returns the error: one sentence that names the valid form.
+    pub(super) fn parse(pairs: Vec<(String, String)>) -> Result<Self, String> {
+        let mut query = Self { names: BTreeSet::new(), offset: 0, limit: usize::MAX };
+        for (key, value) in pairs {
+            let number = || {
+                let error = |_error| format!("{key} is a number, not {value:?}");
+                value.parse::<usize>().map_err(error)
+            };
+            match key.as_str() {
+                "name" => {
+                    query.names.insert(value);
+                }
+                "offset" => query.offset = number()?,
+                "limit" => query.limit = number()?,
+                _ => {
+                    return Err(format!(
+                        "unknown parameter {key:?}: there are name, offset, limit"
+                    ));
+                }
+            }
+        }
+        Ok(query)
+    }
+}
+
+pub(super) fn backends(views: Vec<BackendView>, query: &BackendsQuery) -> BackendsResponse {
+    BackendsResponse { backends: views.into_iter().map(|view| backend(view, query)).collect() }
 }
 
 pub(super) fn routes(views: Vec<RouteView>) -> RoutesResponse {
@@ -174,7 +213,7 @@ pub(super) fn routes(views: Vec<RouteView>) -> RoutesResponse {
     RoutesResponse { routes: views.into_iter().map(route).collect() }
 }
 
-fn backend(view: BackendView) -> BackendInfo {
+fn backend(view: BackendView, query: &BackendsQuery) -> BackendInfo {
     let BackendView {
         key,
         settings,
@@ -204,7 +243,13 @@ fn backend(view: BackendView) -> BackendInfo {
         demand_all_replicas: demand_of_all_replicas.into(),
         rates_all_replicas: rates_of_all_replicas.into(),
         service_time_seconds: service_time.map(|time| time.as_secs_f64()),
-        endpoints: endpoints.into_iter().map(endpoint).collect(),
+        endpoint_count: endpoints.len(),
+        endpoints: endpoints
+            .into_iter()
+            .skip(query.offset)
+            .take(query.limit)
+            .map(endpoint)
+            .collect(),
     }
 }
 
@@ -240,7 +285,7 @@ pub(super) fn config(report: &ProcessReport) -> ConfigResponse {
     ConfigResponse {
         generation: report.generation,
         applied_at_seconds: report.applied_at.map(seconds),
-        problems: report.problems.iter().map(problem_info).collect(),
+        problems: report.problems.iter().map(ProblemInfo::of).collect(),
         unbound_listeners: report.unbound.to_vec(),
         statuses: report
             .statuses
@@ -250,7 +295,10 @@ pub(super) fn config(report: &ProcessReport) -> ConfigResponse {
     }
 }
 
-fn problem_info(problem: &ObjectProblem) -> ProblemInfo {
-    let ObjectProblem { origin, object, field, message } = problem.clone();
-    ProblemInfo { file: origin.file.to_string(), document: origin.document, object, field, message }
+impl ProblemInfo {
+    pub(super) fn of(problem: &ObjectProblem) -> Self {
+        let ObjectProblem { origin, object, field, message } = problem.clone();
+        let (file, document) = (origin.file.to_string(), origin.document);
+        Self { file, document, object, field, message }
+    }
 }

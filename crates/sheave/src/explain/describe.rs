@@ -106,9 +106,22 @@ pub(super) fn conditions(verdict: &RuleVerdict<'_>) -> String {
 fn field(kind: &str, condition: &FieldCondition) -> String {
     let FieldCondition { name, value } = condition;
     match value {
-        ValuePattern::Exact(value) => format!("{kind} {name} = {value}"),
-        ValuePattern::Regex(pattern) => format!("{kind} {name} ~ {}", pattern.text()),
+        ValuePattern::Exact(value) => {
+            format!("{kind} {name} = {}", shown_value(name.as_ref(), value.as_ref()))
+        }
+        ValuePattern::Regex(pattern) => {
+            format!("{kind} {name} ~ {}", shown_value(name.as_ref(), pattern.text()))
+        }
     }
+}
+
+/// Returns the value of a field, unless its name says that the value is a credential.
+fn shown_value<'v>(name: &str, value: &'v str) -> &'v str {
+    const CREDENTIALS: [&str; 8] =
+        ["auth", "cookie", "credential", "key", "password", "secret", "signature", "token"];
+    let name = name.to_ascii_lowercase();
+    let is_credential = CREDENTIALS.iter().any(|part| name.contains(part));
+    if is_credential { "(not shown)" } else { value }
 }
 
 /// Describes a rule that does not serve the request, with the reason.
@@ -328,8 +341,13 @@ fn path_rewrite(rewrite: &PathRewrite) -> String {
 
 fn edits(of: &str, edits: &HeaderEdits) -> Vec<String> {
     let remove = edits.remove.iter().map(|name| format!("{of} header: remove {name}"));
-    let set = edits.set.iter().map(|it| format!("{of} header: set {}: {}", it.name, it.value));
-    let add = edits.add.iter().map(|it| format!("{of} header: add {}: {}", it.name, it.value));
+    let value = |name: &str, value: &str| shown_value(name, value).to_owned();
+    let set = edits.set.iter().map(|it| {
+        format!("{of} header: set {}: {}", it.name, value(it.name.as_ref(), it.value.as_ref()))
+    });
+    let add = edits.add.iter().map(|it| {
+        format!("{of} header: add {}: {}", it.name, value(it.name.as_ref(), it.value.as_ref()))
+    });
     remove.chain(set).chain(add).collect()
 }
 

@@ -73,7 +73,7 @@ fn explained(url: &str) -> Result<String, String> {
     contents.settings.transparent = Some(any_node());
     let checked = configuration::check(contents).unwrap();
     let request = ExplainRequest::parse("GET", url, &[]).unwrap();
-    explain(&request, &checked).map(|lines| lines.join("\n"))
+    explain(&request, &checked.objects, &checked.translation).map(|lines| lines.join("\n"))
 }
 
 /// Asserts that the explanation contains all of these lines.
@@ -120,7 +120,8 @@ fn explain_shows_the_tls_handling() {
         let checked =
             configuration::check(SourceContents { objects, problems, ..SourceContents::default() })
                 .unwrap();
-        let lines = explain(&ExplainRequest::parse("GET", url, &[]).unwrap(), &checked).unwrap();
+        let request = ExplainRequest::parse("GET", url, &[]).unwrap();
+        let lines = explain(&request, &checked.objects, &checked.translation).unwrap();
         lines.join("\n")
     };
     for (url, part) in [
@@ -149,7 +150,7 @@ fn explain_shows_http3_availability() {
         let contents = SourceContents { objects, problems, ..SourceContents::default() };
         let checked = configuration::check(contents).unwrap();
         let request = ExplainRequest::parse("GET", "https://shop.example:8443/", &[]).unwrap();
-        explain(&request, &checked).unwrap().join("\n") + "\n"
+        explain(&request, &checked.objects, &checked.translation).unwrap().join("\n") + "\n"
     };
     let line = "http3      on UDP port 8443, 128 concurrent requests";
     assert!(explanation(example).contains(&format!("{line}\n")), "{}", explanation(example));
