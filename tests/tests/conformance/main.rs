@@ -23,6 +23,8 @@ mod http3;
 mod curl;
 /// Chromium, which reports the protocol of each of its requests.
 mod browser;
+/// Chromium, which signs in through oauth2-proxy.
+mod sign_in;
 /// aioquic and Niquests, in the versions of the article and in current versions.
 mod python;
 /// Hypercorn and nginx as HTTP/3 endpoints.
