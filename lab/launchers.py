@@ -26,6 +26,7 @@ def main(folder: Path) -> None:
         "nginx": lambda: SUITE.program("nginx", "usr/sbin/nginx"),
         "browser": _browser,
         "python-pinned": lambda: _python(CACHE / "venv-http3"),
+        "python-browser": lambda: _python(CACHE / "venv-browser"),
         "python-current": lambda: _python(CACHE / "conformance" / "venv"),
         "testssl": _testssl,
         "sslyze": lambda: _in_environment(CACHE / "conformance" / "venv-sslyze", "sslyze"),

@@ -10,5 +10,7 @@ pub mod timeout;
 pub mod web;
 /// Messages of the health check.
 pub mod message;
+/// Messages of external authorization.
+pub mod authorization;
 
 pub use code::{GrpcCallStatus, GrpcCode, RetryPushback};

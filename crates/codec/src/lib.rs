@@ -23,7 +23,7 @@ pub mod h2;
 pub mod h3;
 /// The PROXY protocol: the client address that a proxy before us announces.
 pub mod proxy_protocol;
-/// gRPC: status, timeouts, gRPC-Web, messages of the health check.
+/// gRPC: status, timeouts, gRPC-Web, messages of the health check and of external authorization.
 pub mod grpc;
 /// Load reports of endpoints, sent with responses (ORCA).
 pub mod orca;

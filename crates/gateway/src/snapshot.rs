@@ -37,8 +37,8 @@ use std::time::Duration;
 pub use api_keys::{ApiKeySettings, CredentialSource, SecretKey};
 pub use basic_auth::BasicAuthSettings;
 pub use external_auth::{
-    AuthorizerTarget, CookieScope, ExternalAuthSettings, FieldSelection, OriginalRequest,
-    SignInRedirect, UrlTemplate,
+    AuthorizerProtocol, AuthorizerTarget, CookieScope, ExternalAuthSettings, FieldSelection,
+    HttpQuestion, OriginalRequest, SignInRedirect, UrlTemplate, escape_query,
 };
 pub use filter::{
     AllowList, CorsPolicy, HeaderEdits, HeaderField, MirrorFraction, MirrorPolicy, OriginPattern,

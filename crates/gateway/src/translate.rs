@@ -143,7 +143,7 @@ pub fn translate(objects: &[ApiObject], settings: &TranslationSettings) -> Trans
     let mut listeners = address::listeners(&gateways, addresses, &client_policies, &mut report);
     gateway_status::statuses(&gateways, addresses, &mut report);
     invalid_object::statuses(&index, &parents, &gateways, addresses, &mut report);
-    let usage = backend_transport::backend_usage(&routes);
+    let usage = backend_transport::backend_usage(&routes, request_policies.authorizers());
     usage.report_ignored_client_certificates(&tls_policies, &gateways, &mut report);
     tls_policies.statuses(&usage.ancestors, &gateways, &mut report);
 

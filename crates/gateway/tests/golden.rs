@@ -41,10 +41,11 @@ use gateway::objects::{
     GATEWAY_CONTROLLER, ListenFlag, ListenFlagProtocol, ObjectMeta, ShorthandFlags, read, shorthand,
 };
 use gateway::snapshot::{
-    AuthorizerTarget, Backend, BackendSettings, ClientAddressRules, ClientCertificates,
-    EndpointSource, EndpointTls, ExternalAuthSettings, FieldSelection, Listener, ListenerProtocol,
-    RevocationCheck, RouteFilters, Rule, RuleTarget, SecuritySettings, ServicePortRoutes, SniRule,
-    TlsPayload, TransportProtocol, TrustAnchors, XdsServerAccess, XdsServerClients,
+    AuthorizerProtocol, AuthorizerTarget, Backend, BackendSettings, ClientAddressRules,
+    ClientCertificates, EndpointSource, EndpointTls, ExternalAuthSettings, FieldSelection,
+    HttpQuestion, Listener, ListenerProtocol, RevocationCheck, RouteFilters, Rule, RuleTarget,
+    SecuritySettings, ServicePortRoutes, SniRule, TlsPayload, TransportProtocol, TrustAnchors,
+    XdsServerAccess, XdsServerClients,
 };
 use gateway::status::{
     GatewayStatus, ListenerStatus, ResourceStatus, StatusCondition, StatusDetail,
@@ -574,11 +575,18 @@ fn security(settings: &SecuritySettings) -> String {
 
 /// Describes an authorizer and the question to it.
 fn authorizer(settings: &ExternalAuthSettings) -> String {
-    let ExternalAuthSettings { backend, target, method, host, sign_in, .. } = settings;
+    let ExternalAuthSettings { backend, protocol, sign_in, .. } = settings;
     let backend = backend.as_ref().map_or_else(|| "nothing".to_owned(), ToString::to_string);
-    let target = match target {
-        AuthorizerTarget::Template(template) => template.text.to_string(),
-        AuthorizerTarget::Prefix(prefix) => format!("{prefix}*"),
+    let protocol = match protocol {
+        AuthorizerProtocol::Grpc { authority } => format!("gRPC host '{authority}'"),
+        AuthorizerProtocol::Http(it) => {
+            let target = match &it.target {
+                AuthorizerTarget::Template(template) => template.text.to_string(),
+                AuthorizerTarget::Prefix(prefix) => format!("{prefix}*"),
+            };
+            let HttpQuestion { method, host, positive, cookies, .. } = it;
+            format!("{method:?} {target} host {host:?}, {positive:?}, cookies {cookies:?}")
+        }
     };
     let names = |fields: &FieldSelection| match fields {
         FieldSelection::All => "*".to_owned(),
@@ -586,12 +594,10 @@ fn authorizer(settings: &ExternalAuthSettings) -> String {
     };
     let page = sign_in.as_ref().map(|it| format!("{} {:?}", it.url.text, it.parameter));
     format!(
-        "authorizer {backend}: {method:?} {target} host {host:?}, fields {}; {:?}, fields {}, cookies {:?}, \
-         sign in {page:?}, timeout {:?}",
+        "authorizer {backend}: {protocol}, fields {}; fields {}, body {:?}, sign in {page:?}, timeout {:?}",
         names(&settings.request_fields),
-        settings.positive,
         names(&settings.response_fields),
-        settings.cookies,
+        settings.max_body_bytes,
         settings.timeout
     ).replace('"', "'")
 }

@@ -39,7 +39,7 @@ fn prepare(exchange: &mut Exchange) -> Result<Arc<[u8]>, Failure> {
         call.conclude_with(GrpcCode::of_http(*status), &message, response);
         *grpc_call = Some(call);
         filters.allow_origin(request, response);
-        filters.add_cookies(response);
+        filters.add_authorizer_fields(response);
         return Ok(Arc::default());
     }
     response.status = *status;

@@ -16,7 +16,7 @@ use crate::clock;
 use crate::context::{AttemptContext, RequestContext};
 use crate::dial::abandon;
 use crate::dial::attempt::AttemptConnection;
-use crate::dial::query::{EndpointQuery, QueryAnswer, QueryFailure};
+use crate::dial::query::{EndpointQuery, QueryAnswer, QueryFailure, QuerySuccess};
 use crate::dial::subrequest::SubrequestTarget;
 use crate::exchange::{ConnectionOutcome, Exchange};
 use crate::failure::Failure;
@@ -118,7 +118,7 @@ pub(crate) async fn send(
         ErrorPageSource::Backend(key) => key,
     };
     match query(context, page, key).await {
-        Ok(QueryAnswer { head, body }) => {
+        Ok(QueryAnswer { head, body, .. }) => {
             let Exchange { request, response, filters, .. } = &mut *context.exchange;
             let challenges = challenges(&response.fields, response.status);
             *response = head;
@@ -192,9 +192,8 @@ async fn query(
     let until = clock::now() + TIMEOUT;
     let route = record.rule.unwrap_or_default();
     // A page often has the status of the error.
-    let any_status_succeeds = true;
-    let query =
-        EndpointQuery { worker, target, request: &question, route, until, any_status_succeeds };
+    let success = QuerySuccess::Any;
+    let query = EndpointQuery { worker, target, request: &question, route, until, success };
     let answer = match query.ask(client).await {
         Ok(answer) if answer.body.is_some() && (200..600).contains(&answer.head.status) => {
             Ok(answer)

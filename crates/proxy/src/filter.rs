@@ -15,6 +15,7 @@ use gateway::snapshot::{
 
 use crate::failure::Failure;
 use crate::rate_limit::{RateLimitRejection, RateLimiter};
+use crate::scratch::ReplayReservation;
 
 /// Header modification.
 pub(crate) mod headers;
@@ -24,12 +25,12 @@ mod redirect;
 mod rewrite;
 /// CORS.
 mod cors;
-/// Cookies of an authorizer.
-pub(crate) mod authorizer_cookies;
+/// Fields that an authorizer adds to responses.
+pub(crate) mod authorizer_fields;
 /// Error pages.
 pub(crate) mod error_page;
 
-use authorizer_cookies::AuthorizerCookies;
+use authorizer_fields::AuthorizerFields;
 use error_page::ErrorPage;
 
 /// Filters that apply to one request.
@@ -42,8 +43,10 @@ pub(crate) struct RequestFilters {
     origin: Option<ByteSpan>,
     /// Rate limit that rejects the request.
     pub(crate) rejection: Option<Box<RateLimitRejection>>,
-    /// Cookies of the authorizer, for the client.
-    pub(crate) cookies: Option<Box<AuthorizerCookies>>,
+    /// Fields of the authorizers, for the client.
+    pub(crate) authorizer_fields: Vec<AuthorizerFields>,
+    /// The share that the body has in the bytes that are kept, if it was read for an authorizer.
+    pub(crate) body_reservation: Option<ReplayReservation>,
     /// True if the request is as its endpoint gets it.
     pub(crate) has_changed_request: bool,
 }
@@ -65,7 +68,8 @@ impl RequestFilters {
             target,
             origin,
             rejection: None,
-            cookies: None,
+            authorizer_fields: Vec::new(),
+            body_reservation: None,
             has_changed_request: false,
         })
     }
@@ -172,14 +176,12 @@ impl RequestFilters {
         for filters in self.all() {
             headers::edit(&mut response.fields, &filters.response_headers);
         }
-        self.add_cookies(response);
+        self.add_authorizer_fields(response);
     }
 
-    /// Adds the cookies of the authorizer, if the response is one that gets them.
-    pub(crate) fn add_cookies(&self, response: &mut ResponseHead) {
-        if let Some(cookies) = &self.cookies {
-            cookies.add_to(response);
-        }
+    /// Adds the fields of the authorizers, if the response is one that gets them.
+    pub(crate) fn add_authorizer_fields(&self, response: &mut ResponseHead) {
+        self.authorizer_fields.iter().for_each(|fields| fields.apply_to(response));
     }
 
     /// Adds the CORS fields that let permitted scripts read the response, including a response that

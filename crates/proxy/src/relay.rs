@@ -335,18 +335,28 @@ pub(crate) async fn forward_interim(context: &mut AttemptContext<'_>) -> Result<
         return Ok(());
     }
     prepare(context.worker, context.policy.client, &mut context.exchange.response);
-    send_interim(context).await
+    let AttemptContext { client, exchange, policy, .. } = context;
+    write_interim(client, exchange, policy.client.body_timeout, policy.deadline).await
 }
 
 /// Tells the client to send its body, in place of the endpoint.
-pub(crate) async fn send_continue(context: &mut AttemptContext<'_>) -> Result<(), Failure> {
-    context.exchange.response.clear();
-    context.exchange.response.status = 100;
-    send_interim(context).await
+pub(crate) async fn send_continue(
+    client: &mut ClientConnection,
+    exchange: &mut Exchange,
+    patience: Duration,
+    until: Time,
+) -> Result<(), Failure> {
+    exchange.response.clear();
+    exchange.response.status = 100;
+    write_interim(client, exchange, patience, until).await
 }
 
-async fn send_interim(context: &mut AttemptContext<'_>) -> Result<(), Failure> {
-    let AttemptContext { client, exchange, policy, .. } = context;
+async fn write_interim(
+    client: &mut ClientConnection,
+    exchange: &mut Exchange,
+    patience: Duration,
+    until: Time,
+) -> Result<(), Failure> {
     let Exchange { request, response, download, .. } = exchange;
     download.start(BodyFraming::None, BodyFraming::None);
     client.stream.put_head(
@@ -354,7 +364,7 @@ async fn send_interim(context: &mut AttemptContext<'_>) -> Result<(), Failure> {
         &ResponseFraming::without_body(request.version),
         &mut download.out,
     )?;
-    flush(client, exchange, policy.client.body_timeout, policy.deadline).await
+    flush(client, exchange, patience, until).await
 }
 
 /// Writes the buffered download. Fails if the client accepts no bytes for as long as `patience`.
@@ -436,7 +446,7 @@ pub(crate) async fn answer(context: &mut RequestContext<'_>) -> ConnectionOutcom
     response.fields.add(KnownFieldName::ProxyStatus, status);
     let page = filtering.as_ref().and_then(|filtering| {
         filtering.allow_origin(request, response);
-        filtering.add_cookies(response);
+        filtering.add_authorizer_fields(response);
         filtering.error_page(response.status, failure == Failure::NoEndpoint)
     });
     if let Some(page) = page.filter(|_| error_page::may_follow(failure, exchange)) {

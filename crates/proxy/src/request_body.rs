@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use balance::Time;
 use codec::head::{BodyFraming, KnownFieldName, RequestHead};
+use gateway::snapshot::ClientSettings;
 
 use crate::accept::client::ClientConnection;
 use crate::backend::{BackendConfig, BackendRef};
@@ -28,6 +29,8 @@ use crate::scratch::ArrivalReservation;
 pub(crate) mod connection_share;
 /// The minimum rate of a body.
 pub(crate) mod pace;
+/// Whole bodies, for authorizers.
+pub(crate) mod whole;
 
 use connection_share::SharePlace;
 use pace::UploadPace;
@@ -49,7 +52,9 @@ pub(crate) async fn receive(
         return Err(failure);
     }
     if context.exchange.owes_continue && context.exchange.upload.body_bytes == 0 {
-        Box::pin(relay::send_continue(&mut context.with_policy(policy))).await?;
+        let (patience, until) = (policy.client.body_timeout, policy.deadline);
+        let RequestContext { client, exchange, .. } = context;
+        Box::pin(relay::send_continue(client, exchange, patience, until)).await?;
     }
     if at_once.is_pending() {
         // Boxed: most bodies arrive with their heads.
@@ -252,6 +257,22 @@ impl ArrivalDeadlines {
             patience: policy.client.body_timeout,
             idle: Time::MAX,
             pace: pace(context.client, context.exchange, policy),
+            seen: u64::MAX,
+        }
+    }
+
+    /// Returns the deadlines of a body that an authorizer gets.
+    fn of_whole_body(settings: &ClientSettings, started: Time, deadline: Time) -> Self {
+        // Without a time for the whole body, it has the time for a part of it.
+        let whole = Some(settings.body_buffering_timeout).filter(|it| !it.is_zero());
+        Self {
+            body: started + whole.unwrap_or(settings.body_timeout),
+            place: Time::MAX,
+            place_timeout: Duration::ZERO,
+            request: deadline,
+            patience: settings.body_timeout,
+            idle: Time::MAX,
+            pace: None,
             seen: u64::MAX,
         }
     }

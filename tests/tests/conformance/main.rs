@@ -13,6 +13,8 @@ mod interop;
 mod proxyless;
 /// Envoy as a client of the same server, for HTTP.
 mod envoy;
+/// An authorizer of Envoy's protocol, with grpc-go.
+mod authorizer;
 /// wsproto as both ends of WebSockets: Autobahn's list of cases between every pair of HTTP versions.
 mod websocket;
 /// Sheave with HTTP/3 in front of an endpoint, for third-party clients.
@@ -23,6 +25,8 @@ mod curl;
 mod browser;
 /// The dashboard in Chromium.
 mod dashboard;
+/// Chromium, which signs in through oauth2-proxy.
+mod sign_in;
 /// aioquic and Niquests, in the versions of the article and in current versions.
 mod python;
 /// Hypercorn and nginx as HTTP/3 endpoints.

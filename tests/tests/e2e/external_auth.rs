@@ -11,6 +11,11 @@ use tests::{
 
 use crate::grpc::fixture::{GrpcFixture, METHOD};
 
+/// Authorizers that speak gRPC.
+mod call;
+/// Bodies that authorizers get.
+mod body;
+
 const ALLOWED: &str = "HTTP/1.1 202 Accepted\r\nContent-Length: 2\r\nX-User: alice\r\nX-User: admin\r\n\
      X-Other: no\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\n\r\nok";
 const UNAUTHENTICATED: &str = "HTTP/1.1 401 Unauthorized\r\nContent-Length: 5\r\n\

@@ -8,12 +8,16 @@ use super::duration::Duration;
 use super::route::BackendObjectRef;
 use super::scalar::FieldName;
 
-/// Authorization of requests by another server, the authorizer. It gets a request without a body before the endpoint
-/// gets the client's request, and any answer but 2xx goes to the client in place of the endpoint's. If there is no usable
-/// answer in time, the client gets 500.
+/// Authorization of requests by another server, the authorizer. It is asked before the endpoint gets the client's
+/// request, and a negative answer (over HTTP any but 2xx) goes to the client in place of the endpoint's. If there is no
+/// usable answer in time, the client gets 500.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExternalAuth {
+    /// The protocol of the authorizer. GRPC is Envoy's `envoy.service.auth.v3.Authorization` over HTTP/2; `path`,
+    /// `pathPrefix`, `method` and `cookies` are for HTTP alone. Default: HTTP.
+    #[serde(default)]
+    pub protocol: ExternalAuthProtocol,
     /// The Service of the authorizer. One of another namespace needs a ReferenceGrant for SecurityPolicies.
     pub backend_ref: BackendObjectRef,
     /// The path, and perhaps query, of authorization requests, which are then GET requests. `$host`, `$http_host`,
@@ -24,18 +28,19 @@ pub struct ExternalAuth {
     /// A prefix of the path of the client's request, if there is no `path`.
     #[schemars(length(max = 1024), extend("format" = "target"))]
     pub path_prefix: Option<String>,
-    /// The method of authorization requests, instead of GET or that of the client's request.
+    /// The method of authorization requests, instead of GET (POST with `forwardBody`) or that of the client's request.
     pub method: Option<AuthorizerMethod>,
-    /// The host of authorization requests. Default: that of the client's request.
+    /// The host of authorization requests. Default: that of the client's request, for GRPC the name of the Service.
     #[schemars(length(min = 1, max = 253), extend("format" = "field-value"))]
     pub host: Option<String>,
     /// Names of header fields of the client's request that the authorizer gets, besides `Authorization`, `Cookie` and
-    /// those that describe the request (`X-Forwarded-*`, `X-Original-*`, `X-Real-IP`, `X-Request-Id`). `*`: all fields.
+    /// those that describe the request (`X-Forwarded-*`, `X-Original-*`, `X-Real-IP`, `X-Request-Id`). `*`: all fields,
+    /// which is the default for GRPC.
     #[serde(default)]
     #[schemars(length(max = 64))]
     pub request_headers: Vec<FieldName>,
     /// Names of header fields of a positive answer that the endpoint gets. A client's own fields of these names are
-    /// removed.
+    /// removed. Default for GRPC: all that the authorizer sets.
     #[serde(default)]
     #[schemars(length(max = 64))]
     pub response_headers: Vec<FieldName>,
@@ -44,6 +49,8 @@ pub struct ExternalAuth {
     pub cookies: AuthorizerCookies,
     /// A page to which a client is redirected (302) if the answer is 401. Default: the client gets the 401.
     pub sign_in: Option<SignInPage>,
+    /// The body that the authorizer gets with the request. Default: none.
+    pub forward_body: Option<ForwardedBody>,
     /// Time limit of an authorization request. Default: 5s, maximum: 1m.
     #[serde(default = "default_timeout")]
     #[schemars(extend("format" = "positive-duration"))]
@@ -136,15 +143,16 @@ pub struct HttpExternalAuth {
     pub grpc: Option<GrpcAuthorizer>,
     /// Settings for an authorizer that speaks HTTP.
     pub http: Option<HttpAuthorizer>,
-    /// The part of the body that the authorizer gets.
+    /// The body that the authorizer gets with the request.
     pub forward_body: Option<ForwardedBody>,
 }
 
 /// The protocol of an authorizer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum ExternalAuthProtocol {
     /// HTTP: a request whose status is the answer.
+    #[default]
     Http,
     /// Envoy's `ext_authz`, version 3.
     Grpc,
@@ -175,11 +183,12 @@ pub struct HttpAuthorizer {
     pub allowed_response_headers: Vec<FieldName>,
 }
 
-/// The part of the body that an authorizer gets.
+/// The body that an authorizer gets. It is read before the authorizer is asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ForwardedBody {
-    /// The number of bytes. 0: no body.
+    /// The maximum size of a body, in bytes; a request with a larger one is rejected with 413. 0: the authorizer gets no
+    /// body.
     #[schemars(range(min = 0, max = 65535))]
     pub max_size: u16,
 }

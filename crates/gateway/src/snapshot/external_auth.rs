@@ -1,5 +1,6 @@
 //! Authorization of requests by another server, as the data plane asks it.
 
+use std::num::NonZeroU16;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,26 +14,48 @@ pub struct ExternalAuthSettings {
     /// The backend of the authorizer, one of [`Snapshot::backends`](super::Snapshot::backends). `None`: it cannot be
     /// resolved, and no request is served.
     pub backend: Option<BackendKey>,
-    /// The target of authorization requests.
+    /// The protocol of the authorizer.
+    pub protocol: AuthorizerProtocol,
+    /// Fields of the client's request that the authorizer gets.
+    pub request_fields: FieldSelection,
+    /// Fields of a positive answer that the endpoint gets.
+    pub response_fields: FieldSelection,
+    /// The maximum size of a body that the authorizer gets, in bytes; a larger one is rejected with 413. `None`: it gets
+    /// no body.
+    pub max_body_bytes: Option<NonZeroU16>,
+    /// The page to which a client is redirected if the answer is 401.
+    pub sign_in: Option<SignInRedirect>,
+    /// Time limit of an authorization request.
+    pub timeout: Duration,
+}
+
+/// The protocol of an authorizer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AuthorizerProtocol {
+    /// Requests of HTTP.
+    Http(HttpQuestion),
+    /// Calls of Envoy's protocol (`envoy.service.auth.v3.Authorization`).
+    Grpc {
+        /// The host of the calls.
+        authority: Box<str>,
+    },
+}
+
+/// Authorization requests of HTTP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpQuestion {
+    /// The target.
     pub target: AuthorizerTarget,
     /// The method; `None`: that of the client's request.
     pub method: Option<&'static str>,
     /// The host; `None`: that of the client's request.
     pub host: Option<Box<str>>,
-    /// Fields of the client's request that the authorizer gets.
-    pub request_fields: FieldSelection,
     /// True if the authorizer gets fields that describe the client and its request, such as `X-Original-URL`.
     pub describes_request: bool,
     /// The statuses of a positive answer.
     pub positive: RangeInclusive<u16>,
-    /// Fields of a positive answer that the endpoint gets.
-    pub response_fields: FieldSelection,
     /// The responses that get the cookies of a positive answer.
     pub cookies: CookieScope,
-    /// The page to which a client is redirected if the answer is 401.
-    pub sign_in: Option<SignInRedirect>,
-    /// Time limit of an authorization request.
-    pub timeout: Duration,
 }
 
 /// The target of authorization requests.
@@ -175,7 +198,7 @@ impl UrlTemplate {
                 UrlPiece::Host => out.extend_from_slice(request.host),
                 UrlPiece::Authority => out.extend_from_slice(request.authority),
                 UrlPiece::Target => out.extend_from_slice(request.target),
-                UrlPiece::EscapedTarget => escape(request.target, out),
+                UrlPiece::EscapedTarget => escape_query(request.target, out),
             }
         }
     }
@@ -192,7 +215,7 @@ impl SignInRedirect {
         out.extend_from_slice(request.scheme.text().as_bytes());
         out.extend_from_slice(b"://");
         out.extend_from_slice(request.authority);
-        escape(request.target, out);
+        escape_query(request.target, out);
     }
 }
 
@@ -201,7 +224,7 @@ fn text_piece(text: &str) -> Option<UrlPiece> {
 }
 
 /// Writes a text as the value of a query parameter: all but unreserved characters (RFC 3986 §2.3) are escaped.
-fn escape(text: &[u8], out: &mut Vec<u8>) {
+pub fn escape_query(text: &[u8], out: &mut Vec<u8>) {
     for byte in text {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(byte) {
             out.push(*byte);

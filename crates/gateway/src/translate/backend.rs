@@ -16,7 +16,9 @@ use crate::objects::{
     ServiceRef, ServiceSpec, ServiceType, SliceEndpoint, SlicePort, TypedObject,
 };
 use crate::problem::ObjectProblem;
-use crate::snapshot::{BackendKey, EndpointSource, EndpointSpec, TransportProtocol};
+use crate::snapshot::{
+    BackendKey, EndpointProtocol, EndpointSource, EndpointSpec, TransportProtocol,
+};
 use crate::status::ConditionReason;
 use crate::translation_settings::TranslationSettings;
 
@@ -323,6 +325,24 @@ pub(super) fn find_port(
     let is_meant =
         |port: &&ServicePort| port.port == number && is_of(transport, port.protocol.as_deref());
     service.ports.iter().find(is_meant)
+}
+
+/// Returns the protocol of a port's appProtocol, by the names of the Kubernetes standard, those of Istio, and our own;
+/// `None` for others.
+pub(super) fn port_protocol(port: &ServicePort) -> Option<EndpointProtocol> {
+    match port.app_protocol.as_deref()? {
+        "kubernetes.io/h2c" | "h2c" | "http2" | "grpc" => Some(EndpointProtocol::Http2),
+        "kubernetes.io/ws" | "kubernetes.io/wss" | "http" => Some(EndpointProtocol::Http1),
+        "sheave.dev/h3" => Some(EndpointProtocol::Http3),
+        _ => None,
+    }
+}
+
+/// True if the port of a backend says that its endpoints speak HTTP/1.1.
+pub(super) fn is_http1_port(index: &ObjectIndex<'_>, key: &BackendKey) -> bool {
+    let service = index.services.get(&(&*key.namespace, &*key.service));
+    let port = service.and_then(|it| find_port(&it.spec, key.port, key.transport));
+    port.and_then(port_protocol) == Some(EndpointProtocol::Http1)
 }
 
 const fn protocol_name(transport: TransportProtocol) -> &'static str {

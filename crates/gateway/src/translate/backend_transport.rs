@@ -3,14 +3,17 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::backend::find_port;
+use super::backend::{find_port, port_protocol};
 use super::backend_tls::{BackendAncestors, BackendTlsPolicies};
 use super::draft::{RouteDraft, RuleDraft};
 use super::index::ObjectIndex;
 use super::listener::GatewayContext;
 use super::report::TranslationReport;
 use crate::objects::{BackendPolicySpec, BackendProtocol, ServicePort};
-use crate::snapshot::{BackendKey, EndpointProtocol, EndpointTls, TlsCertificate, TrustAnchors};
+use crate::snapshot::{
+    AuthorizerProtocol, BackendKey, EndpointProtocol, EndpointTls, ExternalAuthSettings,
+    TlsCertificate, TrustAnchors,
+};
 
 /// The use of backends by routes.
 pub(super) struct BackendUsage {
@@ -27,9 +30,18 @@ pub(super) struct BackendTransport {
     is_assumed: bool,
 }
 
-/// Returns which Gateways route to each backend, and which backends receive gRPC calls.
-pub(super) fn backend_usage(routes: &[RouteDraft]) -> BackendUsage {
-    let mut usage = BackendUsage { ancestors: BackendAncestors::new(), grpc: BTreeSet::new() };
+/// Returns which Gateways route to each backend, and which backends receive gRPC calls: those of GRPCRoutes, and
+/// authorizers that speak gRPC.
+pub(super) fn backend_usage<'s>(
+    routes: &'s [RouteDraft],
+    of_policies: impl Iterator<Item = &'s ExternalAuthSettings>,
+) -> BackendUsage {
+    let of_filters = routes.iter().flat_map(|route| &route.rules);
+    let of_filters = of_filters.filter_map(|rule| rule.filters.filters.external_auth.as_deref());
+    let authorizers = of_filters.chain(of_policies);
+    let grpc = authorizers.filter(|it| matches!(it.protocol, AuthorizerProtocol::Grpc { .. }));
+    let grpc = grpc.filter_map(|it| it.backend.clone()).collect();
+    let mut usage = BackendUsage { ancestors: BackendAncestors::new(), grpc };
     for route in routes {
         for key in route.rules.iter().flat_map(RuleDraft::keys) {
             let gateways = route.attachments.iter().map(|it| it.gateway);
@@ -106,17 +118,6 @@ impl BackendUsage {
                 }
             }
         }
-    }
-}
-
-/// Returns the protocol of a port's appProtocol, by the names of the Kubernetes standard, those of Istio, and our own;
-/// `None` for others.
-fn port_protocol(port: &ServicePort) -> Option<EndpointProtocol> {
-    match port.app_protocol.as_deref()? {
-        "kubernetes.io/h2c" | "h2c" | "http2" | "grpc" => Some(EndpointProtocol::Http2),
-        "kubernetes.io/ws" | "kubernetes.io/wss" | "http" => Some(EndpointProtocol::Http1),
-        "sheave.dev/h3" => Some(EndpointProtocol::Http3),
-        _ => None,
     }
 }
 

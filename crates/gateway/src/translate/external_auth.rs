@@ -1,16 +1,18 @@
 //! External authorization: settings of SecurityPolicies and of the filter `ExternalAuth`.
 
-use super::backend::{ReferenceScope, ServiceReferrer, rejected_answer, resolve};
+use std::num::NonZeroU16;
+
+use super::backend::{ReferenceScope, ServiceReferrer, is_http1_port, rejected_answer, resolve};
 use super::index::ObjectIndex;
 use super::owner::OwnerObject;
 use super::report::ValidationFault;
 use crate::objects::{
-    AuthorizerCookies, AuthorizerMethod, BackendObjectRef, ExternalAuth, FieldName, HttpAuthorizer,
-    SECURITY_POLICY, SignInPage,
+    AuthorizerCookies, AuthorizerMethod, BackendObjectRef, ExternalAuth, ExternalAuthProtocol,
+    FieldName, ForwardedBody, HttpExternalAuth, SECURITY_POLICY, SignInPage,
 };
 use crate::snapshot::{
-    AuthorizerTarget, BackendKey, CookieScope, ExternalAuthSettings, FieldSelection,
-    SignInRedirect, TransportProtocol, UrlTemplate,
+    AuthorizerProtocol, AuthorizerTarget, BackendKey, CookieScope, ExternalAuthSettings,
+    FieldSelection, HttpQuestion, SignInRedirect, TransportProtocol, UrlTemplate,
 };
 use crate::status::ConditionReason;
 
@@ -31,20 +33,7 @@ pub(super) fn of_policy(
         let field = format!("{FIELD}.{part}");
         faults.push(ValidationFault::new(ConditionReason::Invalid, field, message));
     };
-    let target = match (&auth.path, &auth.path_prefix) {
-        (Some(_), Some(_)) => Err(("pathPrefix", "and `path` exclude each other".to_owned())),
-        (Some(path), None) if !path.starts_with('/') => {
-            Err(("path", "must begin with `/`".to_owned()))
-        }
-        (Some(path), None) => {
-            UrlTemplate::parse(path).map(AuthorizerTarget::Template).map_err(|it| ("path", it))
-        }
-        (None, Some(prefix)) if prefix.contains('?') => {
-            Err(("pathPrefix", "must have no query".to_owned()))
-        }
-        (None, prefix) => Ok(prefix_target(prefix.as_deref().unwrap_or_default())),
-    };
-    let target = target.map_err(|(part, message)| refuse(part, message)).ok();
+    let protocol = protocol(auth, owner, &mut refuse);
     let sign_in = auth.sign_in.as_ref().and_then(|page| {
         sign_in(page).map_err(|(part, message)| refuse(&format!("signIn.{part}"), message)).ok()
     });
@@ -67,51 +56,126 @@ pub(super) fn of_policy(
             false => ReferenceScope::Gateways,
         },
     };
-    let backend = authorizer(index, referrer, &auth.backend_ref, FIELD);
+    let backend = authorizer(index, referrer, auth.protocol, &auth.backend_ref, FIELD);
     let backend = backend.map_err(|fault| faults.push(fault)).ok();
-    let (Some(target), Some(backend), true) = (target, backend, faults.is_empty()) else {
+    let (Some(protocol), Some(backend), true) = (protocol, backend, faults.is_empty()) else {
         return Err(faults);
     };
-    let is_fixed = matches!(target, AuthorizerTarget::Template(_));
-    let default_method = is_fixed.then_some(AuthorizerMethod::Get);
+    let max_body_bytes = max_body_bytes(auth.forward_body);
     Ok(ExternalAuthSettings {
         backend: Some(backend),
-        target,
-        method: auth.method.or(default_method).map(AuthorizerMethod::text),
-        host: auth.host.as_deref().map(Into::into),
-        request_fields: selection(&auth.request_headers, &CREDENTIALS),
-        describes_request: true,
-        positive: 200..=299,
-        response_fields: selection(&auth.response_headers, &[]),
-        cookies: match auth.cookies {
-            AuthorizerCookies::OnSuccess => CookieScope::OnSuccess,
-            AuthorizerCookies::Always => CookieScope::Always,
-            AuthorizerCookies::Never => CookieScope::Never,
+        request_fields: match auth.protocol {
+            ExternalAuthProtocol::Http => {
+                selection(&auth.request_headers, &[&CREDENTIALS, of_body(max_body_bytes)])
+            }
+            ExternalAuthProtocol::Grpc => selection_or_all(&auth.request_headers),
         },
+        response_fields: match auth.protocol {
+            ExternalAuthProtocol::Http => selection(&auth.response_headers, &[]),
+            ExternalAuthProtocol::Grpc => selection_or_all(&auth.response_headers),
+        },
+        protocol,
+        max_body_bytes,
         sign_in,
         timeout: auth.timeout.0,
     })
 }
 
-/// Returns the settings of a filter for an authorizer that speaks HTTP, as GEP-1494 says.
+/// Returns how the authorizer of a policy is asked; `None` if something about it is refused.
+fn protocol(
+    auth: &ExternalAuth,
+    owner: OwnerObject<'_>,
+    refuse: &mut impl FnMut(&str, String),
+) -> Option<AuthorizerProtocol> {
+    if auth.protocol == ExternalAuthProtocol::Grpc {
+        let parts = [
+            (auth.path.is_some(), "path"),
+            (auth.path_prefix.is_some(), "pathPrefix"),
+            (auth.method.is_some(), "method"),
+            (auth.cookies != AuthorizerCookies::default(), "cookies"),
+        ];
+        for (_, part) in parts.iter().filter(|(is_there, _)| *is_there) {
+            refuse(part, "is not for protocol GRPC".to_owned());
+        }
+        let namespace = auth.backend_ref.namespace.as_deref();
+        let namespace = namespace.unwrap_or(&owner.metadata.namespace);
+        let authority = auth
+            .host
+            .as_deref()
+            .map_or_else(|| authority(namespace, &auth.backend_ref), Into::into);
+        return Some(AuthorizerProtocol::Grpc { authority });
+    }
+    let target = match (&auth.path, &auth.path_prefix) {
+        (Some(_), Some(_)) => Err(("pathPrefix", "and `path` exclude each other".to_owned())),
+        (Some(path), None) if !path.starts_with('/') => {
+            Err(("path", "must begin with `/`".to_owned()))
+        }
+        (Some(path), None) => {
+            UrlTemplate::parse(path).map(AuthorizerTarget::Template).map_err(|it| ("path", it))
+        }
+        (None, Some(prefix)) if prefix.contains('?') => {
+            Err(("pathPrefix", "must have no query".to_owned()))
+        }
+        (None, prefix) => Ok(prefix_target(prefix.as_deref().unwrap_or_default())),
+    };
+    let target = target.map_err(|(part, message)| refuse(part, message)).ok()?;
+    let has_body = max_body_bytes(auth.forward_body).is_some();
+    let default_method = match target {
+        AuthorizerTarget::Template(_) if has_body => Some(AuthorizerMethod::Post),
+        AuthorizerTarget::Template(_) => Some(AuthorizerMethod::Get),
+        AuthorizerTarget::Prefix(_) => None,
+    };
+    Some(AuthorizerProtocol::Http(HttpQuestion {
+        target,
+        method: auth.method.or(default_method).map(AuthorizerMethod::text),
+        host: auth.host.as_deref().map(Into::into),
+        describes_request: true,
+        positive: 200..=299,
+        cookies: match auth.cookies {
+            AuthorizerCookies::OnSuccess => CookieScope::OnSuccess,
+            AuthorizerCookies::Always => CookieScope::Always,
+            AuthorizerCookies::Never => CookieScope::Never,
+        },
+    }))
+}
+
+/// Returns the settings of a filter, as GEP-1494 says.
 pub(super) fn of_filter(
+    namespace: &str,
     backend: Option<BackendKey>,
-    http: &HttpAuthorizer,
+    filter: &HttpExternalAuth,
 ) -> ExternalAuthSettings {
-    let response_fields = match http.allowed_response_headers.as_slice() {
-        [] => FieldSelection::All,
-        names => selection(names, &[]),
+    let max_body_bytes = max_body_bytes(filter.forward_body);
+    let (protocol, request_fields, response_fields) = match filter.protocol {
+        ExternalAuthProtocol::Http => {
+            let http = filter.http.clone().unwrap_or_default();
+            let always = [&["authorization"][..], of_body(max_body_bytes)];
+            let fields = selection(&http.allowed_headers, &always);
+            let question = HttpQuestion {
+                target: prefix_target(&http.path),
+                method: None,
+                host: None,
+                describes_request: false,
+                positive: 200..=200,
+                cookies: CookieScope::Never,
+            };
+            let of_answer = selection_or_all(&http.allowed_response_headers);
+            (AuthorizerProtocol::Http(question), fields, of_answer)
+        }
+        ExternalAuthProtocol::Grpc => {
+            let allowed = filter.grpc.as_ref().map(|it| it.allowed_headers.as_slice());
+            let namespace = filter.backend_ref.namespace.as_deref().unwrap_or(namespace);
+            let authority = authority(namespace, &filter.backend_ref);
+            let fields = selection_or_all(allowed.unwrap_or_default());
+            (AuthorizerProtocol::Grpc { authority }, fields, FieldSelection::All)
+        }
     };
     ExternalAuthSettings {
         backend,
-        target: prefix_target(&http.path),
-        method: None,
-        host: None,
-        request_fields: selection(&http.allowed_headers, &["authorization"]),
-        describes_request: false,
-        positive: 200..=200,
+        protocol,
+        request_fields,
         response_fields,
-        cookies: CookieScope::Never,
+        max_body_bytes,
         sign_in: None,
         timeout: crate::objects::DEFAULT_AUTHORIZER_TIMEOUT.0,
     }
@@ -121,12 +185,34 @@ pub(super) fn of_filter(
 pub(super) fn authorizer(
     index: &ObjectIndex<'_>,
     referrer: ServiceReferrer<'_>,
+    protocol: ExternalAuthProtocol,
     reference: &BackendObjectRef,
     field: &str,
 ) -> Result<BackendKey, ValidationFault> {
     let field = format!("{field}.backendRef");
     let key = resolve(index, referrer, reference.service(), TransportProtocol::Tcp, &field)?;
+    if protocol == ExternalAuthProtocol::Grpc && is_http1_port(index, &key) {
+        let message = format!("{key} speaks HTTP/1.1 by its appProtocol, and gRPC needs HTTP/2");
+        return Err(ValidationFault::new(ConditionReason::UnsupportedProtocol, field, message));
+    }
     rejected_answer(index, &key, &field).map_or(Ok(key), Err)
+}
+
+/// Returns the host of calls to a Service.
+fn authority(namespace: &str, reference: &BackendObjectRef) -> Box<str> {
+    format!("{}.{namespace}", reference.name).into()
+}
+
+fn max_body_bytes(forwarded: Option<ForwardedBody>) -> Option<NonZeroU16> {
+    NonZeroU16::new(forwarded?.max_size)
+}
+
+/// Returns the names of the fields without which a body cannot be read.
+const fn of_body(max_body_bytes: Option<NonZeroU16>) -> &'static [&'static str] {
+    match max_body_bytes {
+        Some(_) => &["content-type", "content-encoding"],
+        None => &[],
+    }
 }
 
 /// True if the endpoint may get a field of this name from the authorizer.
@@ -156,11 +242,15 @@ fn sign_in(page: &SignInPage) -> Result<SignInRedirect, (&'static str, String)> 
     Ok(SignInRedirect { url, parameter: is_added.then(|| name.as_str().into()) })
 }
 
-fn selection(names: &[FieldName], always: &[&str]) -> FieldSelection {
+fn selection_or_all(names: &[FieldName]) -> FieldSelection {
+    if names.is_empty() { FieldSelection::All } else { selection(names, &[]) }
+}
+
+fn selection(names: &[FieldName], always: &[&[&str]]) -> FieldSelection {
     if names.iter().any(|name| name.0 == "*") {
         return FieldSelection::All;
     }
     let names = names.iter().map(|name| name.0.to_ascii_lowercase());
-    let names = always.iter().map(|name| (*name).to_owned()).chain(names);
+    let names = always.iter().copied().flatten().map(|name| (*name).to_owned()).chain(names);
     FieldSelection::Only(names.map(Into::into).collect())
 }

@@ -213,14 +213,15 @@ impl FilterBuilder<'_> {
 
     /// Returns the settings of an authorizer. If its Service cannot be resolved, requests are answered with 500.
     fn external_auth(&mut self, asked: &HttpExternalAuth, field: &str) -> ExternalAuthSettings {
-        let HttpExternalAuth { protocol, backend_ref, grpc, http, forward_body } = asked;
-        if *protocol == ExternalAuthProtocol::Grpc {
-            self.refuse(field, "protocol", "GRPC is not supported, only HTTP");
-        } else if grpc.is_some() {
-            self.refuse(field, "grpc", "is not for this protocol");
-        }
-        if forward_body.is_some_and(|it| it.max_size > 0) {
-            self.refuse(field, "forwardBody", "is not supported: authorizers get no body");
+        let HttpExternalAuth { protocol, backend_ref, grpc, http, forward_body: _ } = asked;
+        match protocol {
+            ExternalAuthProtocol::Http if grpc.is_some() => {
+                self.refuse(field, "grpc", "is not for this protocol");
+            }
+            ExternalAuthProtocol::Grpc if http.is_some() => {
+                self.refuse(field, "http", "is not for this protocol");
+            }
+            ExternalAuthProtocol::Http | ExternalAuthProtocol::Grpc => {}
         }
         let http = http.clone().unwrap_or_default();
         if let Some(prefix) = Some(&*http.path).filter(|it| !it.is_empty()) {
@@ -236,10 +237,11 @@ impl FilterBuilder<'_> {
                 self.refuse(field, &part, "cannot be changed: it belongs to the connection");
             }
         }
-        let backend = external_auth::authorizer(self.index, self.referrer, backend_ref, field)
-            .map_err(|fault| self.unresolved.push(fault))
-            .ok();
-        external_auth::of_filter(backend, &http)
+        let backend =
+            external_auth::authorizer(self.index, self.referrer, *protocol, backend_ref, field)
+                .map_err(|fault| self.unresolved.push(fault))
+                .ok();
+        external_auth::of_filter(self.referrer.namespace, backend, asked)
     }
 
     fn share(&mut self, asked: &RequestMirror, field: &str) -> Option<MirrorFraction> {

@@ -13,7 +13,8 @@ use super::rule_policies::RulePolicies;
 use super::security::SecurityPolicies;
 use super::traffic::TrafficPolicies;
 use crate::snapshot::{
-    ApiKeySettings, BackendKey, ErrorPageSource, JwtSettings, RateLimitSettings,
+    ApiKeySettings, BackendKey, ErrorPageSource, ExternalAuthSettings, JwtSettings,
+    RateLimitSettings,
 };
 
 /// The policies that attach to Gateways and routes.
@@ -77,13 +78,17 @@ impl<'a> RequestPolicies<'a> {
 
     /// Returns every backend that a policy names.
     pub(super) fn keys(&self) -> impl Iterator<Item = &BackendKey> {
-        let authorizers = self.security.settings().filter_map(|it| it.external_auth.as_ref());
         let pages = self.traffic.settings().flat_map(|it| &it.error_pages);
         let pages = pages.filter_map(|page| match &page.source {
             ErrorPageSource::Backend(key) => Some(key),
             ErrorPageSource::Content(_) => None,
         });
-        authorizers.filter_map(|it| it.backend.as_ref()).chain(pages)
+        self.authorizers().filter_map(|it| it.backend.as_ref()).chain(pages)
+    }
+
+    /// Returns the settings of every authorizer that a policy names.
+    pub(super) fn authorizers(&self) -> impl Iterator<Item = &ExternalAuthSettings> {
+        self.security.settings().filter_map(|it| it.external_auth.as_ref())
     }
 
     /// Returns the limits of all targets.

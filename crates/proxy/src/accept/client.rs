@@ -160,12 +160,17 @@ impl ClientConnection {
         Self { stream: self.stream.with_tls(session), origin, ..self }
     }
 
+    /// Returns the address to which the client has connected; `None`: the connection is broken.
+    pub(crate) fn destination(&self) -> Option<SocketAddr> {
+        self.destination.or_else(|| self.stream.local_addr().ok())
+    }
+
     /// Returns the first bytes of a new connection to an endpoint: a PROXY protocol header if the
     /// backend's policy asks for one, else nothing.
     pub(crate) fn proxy_protocol_header(&self, settings: &BackendSettings) -> Vec<u8> {
         let mut header = Vec::new();
         let Some(version) = settings.proxy_protocol else { return header };
-        let destination = self.destination.or_else(|| self.stream.local_addr().ok());
+        let destination = self.destination();
         // A connection that is already broken has no addresses.
         let addresses = destination.map_or(ProxyHeader::Local, |destination| {
             ProxyHeader::Proxied(ProxiedAddresses { client: self.peer, destination })

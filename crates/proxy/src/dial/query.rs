@@ -1,16 +1,18 @@
-//! A query: a request of this proxy without a body whose answer is read whole, such as the question to an authorizer.
+//! A query: a request of this proxy whose answer is read whole, such as the question to an authorizer.
 //!
 //! It is sent to one endpoint after another until one answers, within a time limit. The answer's body is bounded. The
 //! wait ends when the client leaves.
 
+use std::borrow::Cow;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
 use balance::{AttemptResult, PickRequest, PriorityLevel, QueueParameters, Time};
+use codec::grpc::GrpcCallStatus;
 use codec::h1::{HeadLimits, parse, write};
-use codec::head::{BodyFraming, KnownFieldName, RequestHead, ResponseHead};
+use codec::head::{BodyFraming, FieldSection, KnownFieldName, RequestHead, ResponseHead};
 use gateway::snapshot::EndpointProtocol;
 use tokio::io::AsyncWriteExt;
 
@@ -23,6 +25,7 @@ use crate::dial::attempt::{AttemptConnection, poll_head};
 use crate::dial::pool::{self, CompletedExchange, Endpoint, EndpointConnection};
 use crate::dial::subrequest::{SubrequestAttempt, SubrequestTarget};
 use crate::failure::Failure;
+use crate::grpc;
 use crate::outcome::AttemptConclusion;
 use crate::relay;
 use crate::worker::Worker;
@@ -91,24 +94,35 @@ impl From<Failure> for QueryFailure {
     }
 }
 
-/// The head of a query.
-pub(crate) struct QueryHead {
+/// The request of a query.
+pub(crate) struct QueryRequest {
     pub(crate) head: RequestHead,
     framing: BodyFraming,
+    body: Vec<u8>,
 }
 
-impl QueryHead {
+impl QueryRequest {
     /// Parses a head as it is written in HTTP/1.1, so that nothing in it can be taken for a second request.
     pub(crate) fn parse(text: &[u8], framing: BodyFraming) -> Option<Self> {
         let mut head = RequestHead::new();
         let parsed = parse::request(text, &LIMITS, &mut head);
-        (parsed == Ok(Some(text.len()))).then_some(Self { head, framing })
+        (parsed == Ok(Some(text.len()))).then_some(Self { head, framing, body: Vec::new() })
     }
 
-    fn to_http1(&self) -> Vec<u8> {
+    /// Adds a body.
+    pub(crate) fn with_body(self, body: Vec<u8>) -> Self {
+        Self { framing: BodyFraming::Length(body.len() as u64), body, ..self }
+    }
+
+    /// Returns what is sent on a connection on which the head has been sent if `has_sent_head` is true.
+    fn unsent(&self, has_sent_head: bool) -> Cow<'_, [u8]> {
+        if has_sent_head {
+            return Cow::Borrowed(&self.body);
+        }
         let mut out = Vec::new();
         write::request_head(&self.head, self.framing, false, &mut out);
-        out
+        out.extend_from_slice(&self.body);
+        Cow::Owned(out)
     }
 }
 
@@ -117,18 +131,40 @@ pub(crate) struct QueryAnswer {
     pub(crate) head: ResponseHead,
     /// The body; `None`: it is too large, or did not arrive.
     pub(crate) body: Option<Vec<u8>>,
+    pub(crate) trailers: Option<FieldSection>,
+}
+
+/// The answers by which an endpoint has succeeded, for its health.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QuerySuccess {
+    /// Those with a status of success.
+    ByHttp,
+    /// All: the status may be a part of the answer.
+    Any,
+    /// Those to a gRPC call with a status of success.
+    ByGrpc,
+}
+
+impl QueryAnswer {
+    /// Returns the status of a gRPC call.
+    pub(crate) fn grpc_status(&self) -> Option<GrpcCallStatus> {
+        grpc_status(&self.head, self.trailers.as_ref())
+    }
+}
+
+fn grpc_status(head: &ResponseHead, trailers: Option<&FieldSection>) -> Option<GrpcCallStatus> {
+    trailers.and_then(GrpcCallStatus::of).or_else(|| GrpcCallStatus::of(&head.fields))
 }
 
 /// A query to a backend.
 pub(crate) struct EndpointQuery<'a> {
     pub(crate) worker: &'a Rc<Worker>,
     pub(crate) target: SubrequestTarget,
-    pub(crate) request: &'a QueryHead,
+    pub(crate) request: &'a QueryRequest,
     /// The fair-queueing flow.
     pub(crate) route: usize,
     pub(crate) until: Time,
-    /// True if an endpoint that answers has succeeded, whatever the status: it may be a part of the answer.
-    pub(crate) any_status_succeeds: bool,
+    pub(crate) success: QuerySuccess,
 }
 
 impl EndpointQuery<'_> {
@@ -195,7 +231,7 @@ impl EndpointQuery<'_> {
         let opening = async {
             match is_http1 {
                 true => attempt.open().await,
-                false => attempt.open_stream(&request.head, b"").await,
+                false => attempt.open_stream(&request.head, &request.body).await,
             }
         };
         let mut connection = match client.wait_until(worker, *until, opening).await {
@@ -211,14 +247,13 @@ impl EndpointQuery<'_> {
             }
         };
         slot.mark_request_sent();
-        let unsent = if is_http1 { request.to_http1() } else { Vec::new() };
+        let unsent = request.unsent(!is_http1);
         let mut answer = AnswerReader::new(worker);
         let exchange = answer.read(worker, &mut connection, &request.head, &unsent);
         let read = client.wait_until(worker, *until, exchange).await;
         let now = clock::now();
         let result = match &read {
-            Ok(Ok(())) if self.any_status_succeeds => AttemptResult::Success,
-            Ok(Ok(())) => relay::attempt_end(&answer.head),
+            Ok(Ok(())) => answer.attempt_result(self.success),
             Ok(Err(failure)) => failure.attempt_end(),
             Err(WaitInterrupt::Deadline) => AttemptResult::TimedOut,
             Err(WaitInterrupt::ClientGone | WaitInterrupt::OutOfMemory) => AttemptResult::Cancelled,
@@ -253,8 +288,9 @@ impl EndpointQuery<'_> {
         let done = CompletedExchange { response: &answer.head, request_sent: true, response_read };
         pool::give_back(&slot.endpoint, connection, &done, is_capped, now);
         slot.free(now);
+        let trailers = answer.pump.trailers().cloned();
         let body = response_read.then(|| std::mem::take(&mut answer.pump.out));
-        Ok(QueryAnswer { head: answer.head, body })
+        Ok(QueryAnswer { head: answer.head, body, trailers })
     }
 }
 
@@ -276,6 +312,18 @@ impl AnswerReader {
     /// True if the body has been read to its end.
     fn has_body(&self) -> bool {
         self.pump.is_read()
+    }
+
+    /// Returns the result of the attempt that has this answer.
+    fn attempt_result(&self, success: QuerySuccess) -> AttemptResult {
+        match success {
+            QuerySuccess::Any => AttemptResult::Success,
+            QuerySuccess::ByGrpc if self.head.status == 200 => {
+                let status = grpc_status(&self.head, self.pump.trailers());
+                status.map_or(AttemptResult::ServerError, grpc::attempt_result)
+            }
+            QuerySuccess::ByHttp | QuerySuccess::ByGrpc => relay::attempt_end(&self.head),
+        }
     }
 
     /// Sends what has not been sent yet, and reads head and body. A body that is too large or that does not arrive is

@@ -6,7 +6,7 @@ use codec::h1::write::is_sent_on;
 use codec::head::{BodyFraming, RequestHead};
 use gateway::snapshot::{BackendKey, ClientSettings};
 
-use crate::dial::query::{CONDITIONS, FORWARDING, QueryHead};
+use crate::dial::query::{CONDITIONS, FORWARDING, QueryRequest};
 use crate::forwarded::{self, RequestOrigin};
 
 /// Fields that describe the error, besides `X-Request-ID`. A client cannot write them.
@@ -41,9 +41,9 @@ pub(super) fn write(
     origin: &RequestOrigin,
     client: &ClientSettings,
     rng: &mut Rng,
-) -> Option<QueryHead> {
+) -> Option<QueryRequest> {
     let text = write_question(failed, service, request, client);
-    let mut question = QueryHead::parse(&text, BodyFraming::None)?;
+    let mut question = QueryRequest::parse(&text, BodyFraming::None)?;
     let head = &mut question.head;
     if !failed.has_forwarding_fields && !client.forwards_unchanged {
         forwarded::add_forwarding_fields(head, origin, client, rng);

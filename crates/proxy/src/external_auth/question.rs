@@ -4,12 +4,11 @@ use balance::Rng;
 use codec::h1::write::is_sent_on;
 use codec::head::{BodyFraming, KnownFieldName, RequestHead, list};
 use gateway::snapshot::{
-    AuthorizerTarget, ClientSettings, ExternalAuthSettings, OriginalRequest, UrlScheme,
+    AuthorizerTarget, ClientSettings, HttpQuestion, OriginalRequest, UrlScheme,
 };
 
-use crate::backend::BackendRef;
-use crate::dial::query::{CONDITIONS, FORWARDING, QueryHead};
-use crate::failure::Failure;
+use super::QuestionSource;
+use crate::dial::query::{CONDITIONS, FORWARDING, QueryRequest};
 use crate::forwarded::{self, RequestOrigin};
 
 /// Fields that describe the client's request to the authorizer, in addition to those of every forwarded request.
@@ -48,29 +47,33 @@ pub(super) fn describes_answer(name: &[u8]) -> bool {
         )
 }
 
-/// Writes the question. The client's request gets its ID now, so that both have the same.
+/// Writes the question; `None`: it is no valid request. The client's request gets its ID now, so that both have the same.
 pub(super) fn write(
-    settings: &ExternalAuthSettings,
-    backend: &BackendRef,
+    source: &QuestionSource<'_>,
+    http: &HttpQuestion,
+    service: &str,
     request: &mut RequestHead,
-    origin: &RequestOrigin,
-    client: &ClientSettings,
     rng: &mut Rng,
-) -> Result<QueryHead, Failure> {
-    if settings.describes_request && !client.forwards_unchanged {
+) -> Option<QueryRequest> {
+    let QuestionSource { client, client_settings, .. } = source;
+    if http.describes_request && !client_settings.forwards_unchanged {
         forwarded::ensure_request_id(request, rng);
     }
-    let text = write_question(settings, &backend.key.service, request, origin, client);
+    let text = write_question(source, http, service, request);
     // GEP-1494 demands a Content-Length for a question with the method of the client's request.
-    let framing = match settings.method {
+    let framing = match http.method {
         Some(_) => BodyFraming::None,
         None => BodyFraming::Length(0),
     };
-    let mut question = QueryHead::parse(&text, framing).ok_or(Failure::AuthorizerError)?;
-    if settings.describes_request {
-        forwarded::add_forwarding_fields(&mut question.head, origin, client, rng);
+    let mut question = QueryRequest::parse(&text, framing)?;
+    if http.describes_request {
+        let origin = &client.origin;
+        forwarded::add_forwarding_fields(&mut question.head, origin, client_settings, rng);
     }
-    Ok(question)
+    Some(match source.body {
+        Some(body) => question.with_body(body.to_vec()),
+        None => question,
+    })
 }
 
 /// Returns the parts of the client's request that URLs may have.
@@ -96,18 +99,18 @@ pub(super) fn original<'r>(
 }
 
 fn write_question(
-    settings: &ExternalAuthSettings,
+    source: &QuestionSource<'_>,
+    http: &HttpQuestion,
     service: &str,
     request: &RequestHead,
-    origin: &RequestOrigin,
-    client: &ClientSettings,
 ) -> Vec<u8> {
-    let original = original(request, origin, client);
+    let QuestionSource { settings, client_settings: client, .. } = source;
+    let original = original(request, &source.client.origin, client);
     let method = request.method_bytes();
     let mut out = Vec::with_capacity(1024);
-    out.extend_from_slice(settings.method.map_or(method, str::as_bytes));
+    out.extend_from_slice(http.method.map_or(method, str::as_bytes));
     out.push(b' ');
-    match &settings.target {
+    match &http.target {
         AuthorizerTarget::Template(template) => template.write(&original, &mut out),
         AuthorizerTarget::Prefix(prefix) => {
             out.extend_from_slice(prefix.as_bytes());
@@ -121,12 +124,12 @@ fn write_question(
         value.iter().for_each(|part| out.extend_from_slice(part));
         out.extend_from_slice(b"\r\n");
     };
-    let host = settings.host.as_deref().map_or(original.authority, str::as_bytes);
+    let host = http.host.as_deref().map_or(original.authority, str::as_bytes);
     add(b"Host", &[if host.is_empty() { service.as_bytes() } else { host }]);
     let is_any = |names: &[&str], name: &[u8]| {
         names.iter().any(|it| name.eq_ignore_ascii_case(it.as_bytes()))
     };
-    let describes = settings.describes_request;
+    let describes = http.describes_request;
     for (known, name, value) in request.fields.iter() {
         let is_copied = if FORWARDING.contains(&known) {
             describes && !client.forwards_unchanged

@@ -8,11 +8,11 @@ use gateway::matching::{
     RuleVerdict, UnmetCondition, ValuePattern,
 };
 use gateway::snapshot::{
-    AllowList, AuthorizerTarget, ClientAddressRules, CongestionControl, DirectResponseSettings,
-    EndpointSpec, ErrorPageSettings, ErrorPageSource, ExternalAuthSettings, HeaderEdits,
-    Http3Settings, JwtIssuer, JwtSettings, KeyedRateLimit, ListenerTls, MirrorPolicy, PathRewrite,
-    RateLimitKey, RateLimitSettings, RedirectAction, RouteFilters, Rule, SecuritySettings,
-    Snapshot, TlsPayload, TrafficSettings,
+    AllowList, AuthorizerProtocol, AuthorizerTarget, ClientAddressRules, CongestionControl,
+    DirectResponseSettings, EndpointSpec, ErrorPageSettings, ErrorPageSource, ExternalAuthSettings,
+    HeaderEdits, Http3Settings, HttpQuestion, JwtIssuer, JwtSettings, KeyedRateLimit, ListenerTls,
+    MirrorPolicy, PathRewrite, RateLimitKey, RateLimitSettings, RedirectAction, RouteFilters, Rule,
+    SecuritySettings, Snapshot, TlsPayload, TrafficSettings,
 };
 use ipnet::IpNet;
 
@@ -218,14 +218,22 @@ fn authorizer_line(auth: &ExternalAuthSettings) -> String {
     let Some(backend) = &auth.backend else {
         return "500 for all requests: the authorizer cannot be resolved".to_owned();
     };
-    let method = auth.method.unwrap_or("the method of the request");
-    let target = match &auth.target {
-        AuthorizerTarget::Template(template) => template.text.to_string(),
-        AuthorizerTarget::Prefix(prefix) => format!("{prefix} and the path of the request"),
+    let question = match &auth.protocol {
+        AuthorizerProtocol::Http(HttpQuestion { method, target, .. }) => {
+            let method = method.unwrap_or("the method of the request");
+            let target = match target {
+                AuthorizerTarget::Template(template) => template.text.to_string(),
+                AuthorizerTarget::Prefix(prefix) => format!("{prefix} and the path of the request"),
+            };
+            format!("{method} {target}")
+        }
+        AuthorizerProtocol::Grpc { .. } => "a gRPC call".to_owned(),
     };
+    let body = auth.max_body_bytes;
+    let body = body.map(|it| format!(" and a body of up to {it} bytes")).unwrap_or_default();
     let page = auth.sign_in.as_ref();
     let page = page.map(|it| format!(", 401 redirects to {}", it.url.text)).unwrap_or_default();
-    format!("asks {backend} with {method} {target} within {:?}{page}", auth.timeout)
+    format!("asks {backend} with {question}{body} within {:?}{page}", auth.timeout)
 }
 
 fn security_line(settings: &SecuritySettings) -> Option<String> {

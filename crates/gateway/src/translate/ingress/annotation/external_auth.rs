@@ -5,7 +5,7 @@
 use super::value::{parse_bool, parse_list};
 use crate::objects::{
     AuthorizerCookies, AuthorizerMethod, BackendObjectRef, DEFAULT_AUTHORIZER_TIMEOUT,
-    ExternalAuth, FieldName, REDIRECT_PARAMETER, SignInPage,
+    ExternalAuth, ExternalAuthProtocol, FieldName, REDIRECT_PARAMETER, SignInPage,
 };
 use crate::snapshot::UrlTemplate;
 
@@ -136,6 +136,7 @@ impl ExternalAuthAnnotations {
         let redirect_parameter = parameter.unwrap_or_else(|| REDIRECT_PARAMETER.to_owned());
         let (group, kind, namespace, name, port) = (None, None, None, String::new(), None);
         let auth = ExternalAuth {
+            protocol: ExternalAuthProtocol::Http,
             backend_ref: BackendObjectRef { group, kind, namespace, name, port },
             path: Some(url.path.clone()),
             path_prefix: None,
@@ -148,6 +149,7 @@ impl ExternalAuthAnnotations {
                 false => AuthorizerCookies::OnSuccess,
             },
             sign_in: self.sign_in.map(|url| SignInPage { url, redirect_parameter }),
+            forward_body: None,
             timeout: DEFAULT_AUTHORIZER_TIMEOUT,
             is_of_ingress: true,
             is_permitted: false,
