@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use codec::head::{ByteSpan, RequestHead, ResponseHead};
 use gateway::snapshot::{
-    CorsPolicy, MirrorPolicy, RouteFilters, Rule, SecuritySettings, TrafficSettings, UrlScheme,
-    WeightedTarget,
+    CompressionSettings, ContentCoding, CorsPolicy, MirrorPolicy, RouteFilters, Rule,
+    SecuritySettings, TrafficSettings, UrlScheme, WeightedTarget,
 };
 
 use crate::failure::Failure;
@@ -28,7 +28,12 @@ mod cors;
 pub(crate) mod authorizer_cookies;
 /// Error pages.
 pub(crate) mod error_page;
+/// Content codings that clients accept.
+mod accept_encoding;
+/// Compression of responses.
+pub(crate) mod compression;
 
+use accept_encoding::CodingPreference;
 use authorizer_cookies::AuthorizerCookies;
 use error_page::ErrorPage;
 
@@ -46,6 +51,8 @@ pub(crate) struct RequestFilters {
     pub(crate) cookies: Option<Box<AuthorizerCookies>>,
     /// True if the request is as its endpoint gets it.
     pub(crate) has_changed_request: bool,
+    /// Content coding that the client prefers, as it sent the request. `None`: responses are not compressed.
+    preference: Option<CodingPreference>,
 }
 
 impl RequestFilters {
@@ -60,6 +67,8 @@ impl RequestFilters {
             return None;
         }
         let origin = request.fields.find_span("origin");
+        let preference = compression_of(rule)
+            .map(|settings| CodingPreference::of(&request.fields, &settings.codings));
         Some(Self {
             rule: Arc::clone(rule),
             target,
@@ -67,6 +76,7 @@ impl RequestFilters {
             rejection: None,
             cookies: None,
             has_changed_request: false,
+            preference,
         })
     }
 
@@ -125,6 +135,16 @@ impl RequestFilters {
     pub(crate) fn error_page(&self, status: u16, has_no_endpoint: bool) -> Option<ErrorPage> {
         let settings = self.rule.filters.as_ref()?.traffic.as_ref()?;
         ErrorPage::find(settings, status, has_no_endpoint)
+    }
+
+    /// Returns the coding of the response, if it is to be compressed. Adds `Vary` if another client would get it
+    /// compressed.
+    pub(crate) fn choose_coding(
+        &self,
+        request: &RequestHead,
+        response: &mut ResponseHead,
+    ) -> Option<ContentCoding> {
+        compression::choose(compression_of(&self.rule)?, self.preference?, request, response)
     }
 
     /// Returns the name of the rule: `namespace/route/rule`.
@@ -209,6 +229,10 @@ impl RequestFilters {
     fn origin<'r>(&self, request: &'r RequestHead) -> Option<&'r [u8]> {
         self.origin.map(|origin| request.fields.text(origin))
     }
+}
+
+fn compression_of(rule: &Rule) -> Option<&CompressionSettings> {
+    rule.filters.as_ref()?.traffic.as_ref()?.compression.as_ref()
 }
 
 #[cfg(test)]
