@@ -179,7 +179,8 @@ pub use shorthand::{
 pub use stream_route::{StreamBackendRef, StreamRouteRule, StreamRouteSpec};
 pub use tls_route::TlsRouteSpec;
 pub use traffic_policy::{
-    ConfigMapValueRef, DirectResponse, ErrorPage, StatusRange, TrafficLimits, TrafficPolicySpec,
+    CompressionAlgorithm, CompressionSpec, ConfigMapValueRef, DirectResponse, ErrorPage,
+    MediaRange, StatusRange, TrafficLimits, TrafficPolicySpec,
 };
 pub use xds_servers::XdsServers;
 

@@ -58,7 +58,8 @@ pub use tls::{
     SubjectName, TlsCertificate, TlsPayload, TlsTermination, TrustAnchors,
 };
 pub use traffic::{
-    DirectResponseSettings, ErrorPageSettings, ErrorPageSource, ResponseContent, TrafficSettings,
+    CompressionSettings, ContentCoding, DirectResponseSettings, ErrorPageSettings, ErrorPageSource,
+    ResponseContent, TrafficSettings,
 };
 pub use xds_server::{XdsServerAccess, XdsServerClients, XdsServerSettings, XdsServerTls};
 

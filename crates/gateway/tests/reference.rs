@@ -220,6 +220,10 @@ fn as_api_server_checks(format: &str) -> Map<String, Value> {
         "network" => json!({ "pattern": "^[0-9a-fA-F:.]+(/[0-9]{1,3})?$", "maxLength": 49 }),
         "ip" => json!({ "pattern": "^[0-9a-fA-F:.]+$", "maxLength": 45 }),
         "community" => json!({ "pattern": "^[0-9]{1,10}(:[0-9]{1,10}){1,2}$" }),
+        "media-range" => {
+            let part = "[-A-Za-z0-9!#$%&'+.^_`|~]+";
+            json!({ "pattern": format!(r"^{part}/(\*|{part})$"), "maxLength": 256 })
+        }
         "status-range" => json!({ "pattern": "^[45][0-9][0-9](-[45][0-9][0-9])?$" }),
         other => panic!("no check for {other}"),
     };

@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
 use crate::buffer::{BUFFER_BYTES, ReadBuffer};
+use crate::compression::encoder::{self, BodyEncoder};
 use crate::h2::H2Stream;
 use crate::pipe::SplicePipe;
 use crate::request_body::connection_share::SharePlace;
@@ -25,10 +26,14 @@ use crate::stream::PeerStream;
 
 /// Arrival of a body before there is a sink for it.
 mod arrival;
+/// Framing of bodies that are changed.
+mod outer_framing;
 /// Translation of bodies from and to gRPC-Web.
 mod web;
+/// Compression of bodies.
+mod encoded;
 
-use web::GrpcWebFraming;
+use outer_framing::{OuterFraming, append_chunk};
 
 /// Size up to which a request's head and body are kept for a retry.
 pub(crate) const REPLAY_BYTES: usize = 64 * 1024;
@@ -80,7 +85,9 @@ enum SinkFraming {
     /// Unchanged bytes; the stream is told where the message ends.
     Stream,
     /// Translated from or to gRPC-Web.
-    GrpcWeb(GrpcWebFraming),
+    GrpcWeb(OuterFraming),
+    /// Compressed.
+    Encoded(OuterFraming),
     /// The sink has gone: the body is read to its end and dropped.
     Discard,
 }
@@ -91,6 +98,8 @@ pub(crate) struct BodyPump {
     chunks: ChunkedDecoder,
     /// Translator of a body that is written as `GrpcWeb`.
     translator: Option<Box<GrpcWebTranslator>>,
+    /// Encoder of a body that is written as `Encoded`, until its end.
+    encoder: Option<Box<BodyEncoder>>,
     /// Trailers that followed the body, for a sink that marks the end of a message itself.
     trailers: Option<Box<FieldSection>>,
     /// True if the messages are requests, whose trailers may not have an underscore in their name.
@@ -129,6 +138,7 @@ impl BodyPump {
             sink_framing: SinkFraming::Raw,
             chunks: ChunkedDecoder::new(),
             translator: None,
+            encoder: None,
             trailers: None,
             carries_requests: false,
             drops_trailers: false,
@@ -242,7 +252,7 @@ impl BodyPump {
     pub(crate) fn clear(&mut self) {
         self.reset();
         (self.source_framing, self.sink_framing) = (SourceFraming::Done, SinkFraming::Raw);
-        (self.translator, self.share_place) = (None, None);
+        (self.translator, self.encoder, self.share_place) = (None, None, None);
         if self.out.capacity() > REPLAY_BYTES {
             self.out.shrink_to(REPLAY_BYTES);
         }
@@ -309,8 +319,16 @@ impl BodyPump {
                     continue;
                 }
                 ready!(self.poll_copy(cx, source.stream, sink, scratch))?;
+            } else if self.yields_encoder(cx) {
+                return Poll::Pending;
+            } else if let Poll::Ready(filled) = self.poll_fill(cx, source, scratch) {
+                filled?;
+            } else if self.flush_encoder()? {
+                ready!(self.poll_flush(cx, sink))?;
+                self.waiting_for = BodySide::Source;
+                return Poll::Pending;
             } else {
-                ready!(self.poll_fill(cx, source, scratch))?;
+                return Poll::Pending;
             }
         }
     }
@@ -323,7 +341,7 @@ impl BodyPump {
         scratch: &ScratchMemory,
     ) -> Poll<Result<(), BodyError>> {
         self.sink_framing = SinkFraming::Discard;
-        (self.replay, self.pipe) = (None, None);
+        (self.replay, self.pipe, self.encoder) = (None, None, None);
         self.out.clear();
         self.sent = 0;
         loop {
@@ -403,6 +421,12 @@ impl BodyPump {
             SinkFraming::Raw | SinkFraming::Discard => {}
             SinkFraming::Chunked | SinkFraming::Stream => self.finish_with_trailers(),
             SinkFraming::GrpcWeb(framing) => self.finish_translation(framing)?,
+            SinkFraming::Encoded(framing) => {
+                self.finish_encoding(framing)?;
+                if framing != OuterFraming::Raw {
+                    self.finish_with_trailers();
+                }
+            }
         }
         self.source_framing = SourceFraming::Done;
         self.share_place = None;
@@ -438,6 +462,7 @@ impl BodyPump {
             SinkFraming::Raw | SinkFraming::Stream => self.out.extend_from_slice(data),
             SinkFraming::Chunked => append_chunk(data, &mut self.out),
             SinkFraming::GrpcWeb(framing) => self.append_translated(data, framing)?,
+            SinkFraming::Encoded(framing) => self.append_encoded(data, framing)?,
             SinkFraming::Discard => {}
         }
         Ok(())
@@ -538,7 +563,11 @@ impl BodyPump {
             self.source_framing,
             SourceFraming::Length(_) | SourceFraming::UntilClose | SourceFraming::Stream
         );
-        plain_in && !matches!(self.sink_framing, SinkFraming::Chunked | SinkFraming::GrpcWeb(_))
+        let is_changed = matches!(
+            self.sink_framing,
+            SinkFraming::Chunked | SinkFraming::GrpcWeb(_) | SinkFraming::Encoded(_)
+        );
+        plain_in && !is_changed
     }
 
     /// True if so many bytes remain that moving pages is cheaper than copying them.
@@ -660,7 +689,8 @@ impl BodyPump {
 
     /// Returns the number of bytes that have been read and not written, in our memory or in a pipe.
     pub(crate) fn held_bytes(&self) -> usize {
-        self.out.len() + self.pipe.as_ref().map_or(0, SplicePipe::len)
+        let of_encoder = self.encoder.as_ref().map_or(0, |_| encoder::MEMORY_BYTES);
+        self.out.len() + self.pipe.as_ref().map_or(0, SplicePipe::len) + of_encoder
     }
 
     fn count_written(&mut self, count: usize) {
@@ -701,7 +731,7 @@ impl BodyPump {
     fn writes_stream(&self) -> bool {
         matches!(
             self.sink_framing,
-            SinkFraming::Stream | SinkFraming::GrpcWeb(GrpcWebFraming::Stream)
+            SinkFraming::Stream | SinkFraming::GrpcWeb(OuterFraming::Stream)
         )
     }
 
@@ -709,12 +739,6 @@ impl BodyPump {
     fn last_fields(&self) -> Option<&FieldSection> {
         self.trailers.as_deref().filter(|_| self.sink_framing == SinkFraming::Stream)
     }
-}
-
-fn append_chunk(data: &[u8], out: &mut Vec<u8>) {
-    write::chunk_header(data.len(), out);
-    out.extend_from_slice(data);
-    write::chunk_end(out);
 }
 
 #[cfg(test)]

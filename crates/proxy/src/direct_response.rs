@@ -64,6 +64,7 @@ mod tests {
             max_body_bytes: None,
             direct_response: Some(DirectResponseSettings::Invalid),
             error_pages: Vec::new(),
+            compression: None,
         };
         let filters = RouteFilters { traffic: Some(Arc::new(settings)), ..RouteFilters::default() };
         let rule = Arc::new(Rule {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use codec::head::{ByteSpan, RequestHead, ResponseHead};
 use gateway::snapshot::{
-    CorsPolicy, MirrorPolicy, RouteFilters, Rule, SecuritySettings, TrafficSettings, UrlScheme,
-    WeightedTarget,
+    CompressionSettings, ContentCoding, CorsPolicy, MirrorPolicy, RouteFilters, Rule,
+    SecuritySettings, TrafficSettings, UrlScheme, WeightedTarget,
 };
 
 use crate::failure::Failure;
@@ -29,7 +29,12 @@ mod cors;
 pub(crate) mod authorizer_fields;
 /// Error pages.
 pub(crate) mod error_page;
+/// Content codings that clients accept.
+mod accept_encoding;
+/// Compression of responses.
+pub(crate) mod compression;
 
+use accept_encoding::CodingPreference;
 use authorizer_fields::AuthorizerFields;
 use error_page::ErrorPage;
 
@@ -49,6 +54,8 @@ pub(crate) struct RequestFilters {
     pub(crate) body_reservation: Option<ReplayReservation>,
     /// True if the request is as its endpoint gets it.
     pub(crate) has_changed_request: bool,
+    /// Content coding that the client prefers, as it sent the request. `None`: responses are not compressed.
+    preference: Option<CodingPreference>,
 }
 
 impl RequestFilters {
@@ -63,6 +70,8 @@ impl RequestFilters {
             return None;
         }
         let origin = request.fields.find_span("origin");
+        let preference = compression_of(rule)
+            .map(|settings| CodingPreference::of(&request.fields, &settings.codings));
         Some(Self {
             rule: Arc::clone(rule),
             target,
@@ -71,6 +80,7 @@ impl RequestFilters {
             authorizer_fields: Vec::new(),
             body_reservation: None,
             has_changed_request: false,
+            preference,
         })
     }
 
@@ -129,6 +139,16 @@ impl RequestFilters {
     pub(crate) fn error_page(&self, status: u16, has_no_endpoint: bool) -> Option<ErrorPage> {
         let settings = self.rule.filters.as_ref()?.traffic.as_ref()?;
         ErrorPage::find(settings, status, has_no_endpoint)
+    }
+
+    /// Returns the coding of the response, if it is to be compressed. Adds `Vary` if another client would get it
+    /// compressed.
+    pub(crate) fn choose_coding(
+        &self,
+        request: &RequestHead,
+        response: &mut ResponseHead,
+    ) -> Option<ContentCoding> {
+        compression::choose(compression_of(&self.rule)?, self.preference?, request, response)
     }
 
     /// Returns the name of the rule: `namespace/route/rule`.
@@ -211,6 +231,10 @@ impl RequestFilters {
     fn origin<'r>(&self, request: &'r RequestHead) -> Option<&'r [u8]> {
         self.origin.map(|origin| request.fields.text(origin))
     }
+}
+
+fn compression_of(rule: &Rule) -> Option<&CompressionSettings> {
+    rule.filters.as_ref()?.traffic.as_ref()?.compression.as_ref()
 }
 
 #[cfg(test)]

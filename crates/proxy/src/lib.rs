@@ -81,6 +81,8 @@ mod external_auth;
 mod direct_response;
 /// Error pages.
 mod error_page;
+/// Compression of responses.
+mod compression;
 /// The share of one client address in a backend's slots.
 mod address_share;
 /// The Outcome of an attempt.

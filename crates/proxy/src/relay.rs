@@ -18,6 +18,8 @@ use crate::alt_svc;
 use crate::backend::BackendRef;
 use crate::body::{BodyError, BodySide, BodySource};
 use crate::clock;
+use crate::compression;
+use crate::compression::encoder::BodyEncoder;
 use crate::context::{AttemptContext, RequestContext};
 use crate::credentials;
 use crate::dial::abandon;
@@ -50,14 +52,18 @@ pub(crate) async fn relay(
     let streams = context.exchange.grpc_call.is_some() && !context.exchange.upload.is_read();
     load_report::record(worker, &attempt.slot, policy, &response.fields);
     prepare(worker, policy.client, response);
-    if let Some(page) = apply_filters(context, &attempt) {
+    let encoder = match apply_filters(context, &attempt) {
+        BodyChange::None => None,
+        BodyChange::Encoded(encoder) => Some(encoder),
         // On the heap, so that the other requests need no memory for it.
-        return Ok(Box::pin(error_page::replace(context, attempt, page, end)).await);
-    }
+        BodyChange::Replaced(page) => {
+            return Ok(Box::pin(error_page::replace(context, attempt, page, end)).await);
+        }
+    };
     if context.exchange.response.upgrade {
         return tunnel::tunnel(context, attempt).await;
     }
-    let keep_alive = start(context, &attempt)?;
+    let keep_alive = start(context, &attempt, encoder)?;
     let streamed = stream(context, &mut attempt).await;
     let result = streamed
         .map_err(|failure| grpc::reclassify_late_reset(failure, context.exchange, context.policy));
@@ -125,11 +131,15 @@ fn prepare(worker: &Worker, settings: &ClientSettings, response: &mut ResponseHe
     }
 }
 
-/// Applies filters, session affinity and `Alt-Svc` to the endpoint's response. Returns the page that replaces it.
-fn apply_filters(
-    context: &mut AttemptContext<'_>,
-    attempt: &AttemptConnection,
-) -> Option<ErrorPage> {
+/// The change to the body of the endpoint's response that filters make.
+enum BodyChange {
+    None,
+    Encoded(Box<BodyEncoder>),
+    Replaced(ErrorPage),
+}
+
+/// Applies filters, session affinity and `Alt-Svc` to the endpoint's response. Returns the change to its body.
+fn apply_filters(context: &mut AttemptContext<'_>, attempt: &AttemptConnection) -> BodyChange {
     let AttemptContext { worker, client, exchange, policy, .. } = context;
     let Exchange { request, response, filters: filtering, .. } = exchange;
     alt_svc::remove_from_endpoint(policy.alt_svc, response);
@@ -143,24 +153,30 @@ fn apply_filters(
         affinity.apply_to_response(worker.index, current, &attempt.slot, response, is_secure);
     }
     alt_svc::advertise(policy.alt_svc, request, response);
-    page.filter(|_| error_page::is_replaceable(exchange))
+    if filtering.is_none() {
+        return BodyChange::None;
+    }
+    match page.filter(|_| error_page::is_replaceable(exchange)) {
+        Some(page) => BodyChange::Replaced(page),
+        None => compression::begin(context).map_or(BodyChange::None, BodyChange::Encoded),
+    }
 }
 
 /// Writes the head into the pump. Returns true if the client may send another request.
-fn start(context: &mut AttemptContext<'_>, attempt: &AttemptConnection) -> Result<bool, Failure> {
+fn start(
+    context: &mut AttemptContext<'_>,
+    attempt: &AttemptConnection,
+    encoder: Option<Box<BodyEncoder>>,
+) -> Result<bool, Failure> {
     let AttemptContext { worker, client, exchange, policy, .. } = context;
     let Exchange { request, response, grpc_call: call, upload, download, .. } = exchange;
     let translation =
         call.as_ref().and_then(|call| call.change_response(request.version, response));
     let framing = match (response.framing, request.version) {
-        (known @ (BodyFraming::None | BodyFraming::Length(_)), _) => known,
-        (BodyFraming::Chunked | BodyFraming::UntilClose | BodyFraming::Stream, version) => {
-            match version {
-                HttpVersion::Http10 => BodyFraming::UntilClose,
-                HttpVersion::Http11 => BodyFraming::Chunked,
-                HttpVersion::Http2 | HttpVersion::Http3 => BodyFraming::Stream,
-            }
-        }
+        (known @ (BodyFraming::None | BodyFraming::Length(_)), _) if encoder.is_none() => known,
+        (_, HttpVersion::Http10) => BodyFraming::UntilClose,
+        (_, HttpVersion::Http11) => BodyFraming::Chunked,
+        (_, HttpVersion::Http2 | HttpVersion::Http3) => BodyFraming::Stream,
     };
     // If the client got no 100 (Continue), it may or may not send the body: the next bytes cannot be interpreted.
     let expects = request.expect_continue && !upload.is_read();
@@ -176,6 +192,9 @@ fn start(context: &mut AttemptContext<'_>, attempt: &AttemptConnection) -> Resul
     download.start(from, client.stream.framing(framing));
     if let Some(translation) = translation {
         download.translate(translation);
+    }
+    if let Some(encoder) = encoder {
+        download.encode(encoder);
     }
     let response_framing =
         ResponseFraming { version: request.version, framing, keep_alive, upgrade: false };

@@ -16,6 +16,7 @@ use crate::accept::bind::TcpOrUdpSocket;
 use crate::accept::handshake_limiter::HandshakeLimiter;
 use crate::active_config::{ActiveConfig, BoundListener, WorkerConfig};
 use crate::clock;
+use crate::compression::encoder::EncoderLimiter;
 use crate::config_cell::{CachedConfig, ConfigCell};
 use crate::credentials::jwt::refresh::KeySetRefresh;
 use crate::credentials::verifier::PasswordVerifier;
@@ -125,6 +126,7 @@ pub(crate) struct Worker {
     pub(crate) access_log: AccessLogBuffer,
     pub(crate) replay_budget: Rc<ReplayBudget>,
     pub(crate) mirrors: MirrorLimiter,
+    pub(crate) encoders: EncoderLimiter,
     pub(crate) handshake_limiter: HandshakeLimiter,
     /// Transfers that wait for a slow peer.
     pub(crate) stalled: Rc<StalledTransfers>,
@@ -246,6 +248,7 @@ impl Worker {
             access_log,
             replay_budget: ReplayBudget::of_requests(),
             mirrors: MirrorLimiter::default(),
+            encoders: EncoderLimiter::default(),
             handshake_limiter: HandshakeLimiter::new(),
             stalled: Rc::default(),
             idle_shedding: IdleShedding::default(),

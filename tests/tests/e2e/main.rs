@@ -64,6 +64,8 @@ mod body_limits;
 mod direct_responses;
 /// Pages in place of error responses.
 mod error_pages;
+/// Compression of responses.
+mod compression;
 /// Clients that are admitted with their keys.
 mod api_keys;
 /// Users that are admitted with their passwords.

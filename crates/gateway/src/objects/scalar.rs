@@ -89,6 +89,9 @@ pub(super) fn fault(format: &str, text: &str) -> Option<String> {
         "status-range" if StatusRange::parse(text).is_none() => {
             "must be a status from 400 to 599, or a range of them, as in \"500-599\""
         }
+        "media-range" if !is_media_range(text) => {
+            "must be a media type without parameters, as in text/html, or text/* for all of a type"
+        }
         "base64" if decode_base64(text).is_none() => "must be base64 (RFC 4648)",
         "absolute-uri" if !is_absolute_uri(text) => {
             "must be a URI with its scheme, as in spiffe://cluster.local/ns/shop/sa/cart (RFC 3986)"
@@ -208,6 +211,12 @@ fn is_absolute_uri(text: &str) -> bool {
 fn is_field_name(text: &str) -> bool {
     let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     (1..=256).contains(&text.len()) && text.bytes().all(is_inner)
+}
+
+/// True for a type and a subtype, or `*` in place of the latter (RFC 9110 §8.3.1).
+fn is_media_range(text: &str) -> bool {
+    let is_part = |part: &str| is_field_name(part) && !part.contains('*');
+    text.split_once('/').is_some_and(|(of, sub)| is_part(of) && (sub == "*" || is_part(sub)))
 }
 
 /// True for a field value of RFC 9110 §5.5, without obsolete forms.
@@ -392,6 +401,11 @@ mod tests {
             ("origin", "https://*.example.com:8443", ""),
             ("origin", "https://www.example.com/", "origin"),
             ("origin", "www.example.com", "origin"),
+            ("media-range", "image/svg+xml", ""),
+            ("media-range", "text/*", ""),
+            ("media-range", "*/*", "media type"),
+            ("media-range", "text", "media type"),
+            ("media-range", "text/html; charset=utf-8", "media type"),
             ("base64", "aHVudGVyMg==", ""),
             ("base64", "hunter2", "base64"),
             ("status-range", "404", ""),

@@ -33,7 +33,75 @@ pub struct TrafficPolicySpec {
     #[serde(default)]
     #[schemars(length(max = 16))]
     pub error_pages: Vec<ErrorPage>,
+    /// Compression of responses of endpoints, for clients that accept it (`Accept-Encoding`). Default: none. `{}`
+    /// compresses with all defaults. Left as they are: responses that are encoded already, partial ones (206), gRPC, those
+    /// with `Cache-Control: no-transform` or a digest, and responses to clients of HTTP/1.0. Do not compress pages that
+    /// hold a secret beside text of the request: their length would tell the secret (BREACH).
+    pub compression: Option<CompressionSpec>,
 }
+
+/// Compression of responses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct CompressionSpec {
+    /// The algorithms. Of those that a client accepts with the same weight, the first is used.
+    #[schemars(length(min = 1, max = 3))]
+    pub algorithms: Vec<CompressionAlgorithm>,
+    /// The media types of responses that are compressed, without parameters: `text/html`, or `text/*` for all of a type.
+    /// `text/event-stream` may be among them: events are sent at once.
+    #[schemars(length(min = 1, max = 64))]
+    pub content_types: Vec<MediaRange>,
+    /// Minimum size of the body, in bytes. A body of unknown size is compressed.
+    #[schemars(range(min = 1, max = 1_073_741_824))]
+    pub min_bytes: u64,
+}
+
+impl Default for CompressionSpec {
+    fn default() -> Self {
+        let types = DEFAULT_CONTENT_TYPES.map(|it| MediaRange(it.to_owned()));
+        Self {
+            algorithms: CompressionAlgorithm::DEFAULT.to_vec(),
+            content_types: types.to_vec(),
+            min_bytes: 1024,
+        }
+    }
+}
+
+/// Media types that are text, and long enough to be worth it.
+const DEFAULT_CONTENT_TYPES: [&str; 11] = [
+    "text/html",
+    "text/css",
+    "text/plain",
+    "text/xml",
+    "text/javascript",
+    "application/javascript",
+    "application/json",
+    "application/xml",
+    "application/xhtml+xml",
+    "application/wasm",
+    "image/svg+xml",
+];
+
+/// An algorithm of compression.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum CompressionAlgorithm {
+    /// gzip (RFC 1952), which every client has.
+    Gzip,
+    /// Brotli (RFC 7932), with a window of 128 KiB.
+    Brotli,
+    /// Zstandard (RFC 8878), with a window of 128 KiB: the least CPU.
+    Zstd,
+}
+
+impl CompressionAlgorithm {
+    const DEFAULT: [Self; 3] = [Self::Zstd, Self::Brotli, Self::Gzip];
+}
+
+/// A media type without parameters, or `type/*`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("format" = "media-range"))]
+pub struct MediaRange(pub String);
 
 /// Limits of the size of requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

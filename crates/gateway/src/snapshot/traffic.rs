@@ -17,6 +17,54 @@ pub struct TrafficSettings {
     pub direct_response: Option<DirectResponseSettings>,
     /// Pages in place of the bodies of error responses. The first that is for a response replaces it.
     pub error_pages: Vec<ErrorPageSettings>,
+    /// Compression of responses; `None`: there is none.
+    pub compression: Option<CompressionSettings>,
+}
+
+/// Compression of responses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompressionSettings {
+    /// The content codings, at least one, in order of preference.
+    pub codings: Vec<ContentCoding>,
+    /// The media types that are compressed, in lower case. One that ends with `/` stands for all of its type.
+    pub media_types: Vec<Box<str>>,
+    /// Minimum size of a body, in bytes.
+    pub min_bytes: u64,
+}
+
+impl CompressionSettings {
+    /// True if responses of this media type, in lower case and without parameters, are compressed.
+    pub fn has_type(&self, media_type: &[u8]) -> bool {
+        self.media_types.iter().any(|it| {
+            let known = it.as_bytes();
+            known == media_type || known.ends_with(b"/") && media_type.starts_with(known)
+        })
+    }
+}
+
+/// A content coding (RFC 9110 §8.4.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContentCoding {
+    /// gzip.
+    Gzip,
+    /// Brotli.
+    Brotli,
+    /// Zstandard.
+    Zstd,
+}
+
+impl ContentCoding {
+    /// All codings.
+    pub const ALL: [Self; 3] = [Self::Gzip, Self::Brotli, Self::Zstd];
+
+    /// Returns the name of the coding in header fields.
+    pub const fn token(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip",
+            Self::Brotli => "br",
+            Self::Zstd => "zstd",
+        }
+    }
 }
 
 /// A page in place of the body of an error response.

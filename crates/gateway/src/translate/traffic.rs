@@ -7,12 +7,13 @@ use super::report::ValidationFault;
 use super::route_policy::{FaultyPolicy, RoutePolicies, RoutePolicy, full_name};
 use crate::certificate_object::CertificateObject;
 use crate::objects::{
-    BackendObjectRef, ConfigMapValueRef, DirectResponse, ErrorPage, InvalidObject, RouteTarget,
-    StatusRange, TrafficLimits, TrafficPolicySpec,
+    BackendObjectRef, CompressionAlgorithm, CompressionSpec, ConfigMapValueRef, DirectResponse,
+    ErrorPage, InvalidObject, MediaRange, RouteTarget, StatusRange, TrafficLimits,
+    TrafficPolicySpec,
 };
 use crate::snapshot::{
-    BackendKey, DirectResponseSettings, ErrorPageSettings, ErrorPageSource, ResponseContent,
-    TrafficSettings, TransportProtocol,
+    BackendKey, CompressionSettings, ContentCoding, DirectResponseSettings, ErrorPageSettings,
+    ErrorPageSource, ResponseContent, TrafficSettings, TransportProtocol,
 };
 use crate::status::ConditionReason;
 
@@ -34,10 +35,11 @@ impl RoutePolicy<TrafficSettings> for TrafficPolicySpec {
     }
 
     fn faults(&self, index: &ObjectIndex<'_>, owner: OwnerObject<'_>) -> Vec<ValidationFault> {
-        let Self { target_refs: _, limits, direct_response, error_pages } = self;
+        let Self { target_refs: _, limits, direct_response, error_pages, compression } = self;
         let is_empty = *limits == TrafficLimits::default()
             && direct_response.is_none()
-            && error_pages.is_empty();
+            && error_pages.is_empty()
+            && compression.is_none();
         if is_empty {
             return vec![ValidationFault::new(ConditionReason::Invalid, "spec", "has no settings")];
         }
@@ -59,6 +61,7 @@ impl RoutePolicy<TrafficSettings> for TrafficPolicySpec {
             max_body_bytes: body_bytes,
             direct_response: direct.map(|it| it.unwrap_or(DirectResponseSettings::Invalid)),
             error_pages: pages(index, owner, &self.error_pages).filter_map(Result::ok).collect(),
+            compression: self.compression.as_ref().map(compression_settings),
         }
     }
 
@@ -97,7 +100,25 @@ fn without_endpoints(policy: &str) -> FaultyPolicy<TrafficSettings> {
             max_body_bytes: None,
             direct_response: Some(DirectResponseSettings::Invalid),
             error_pages: Vec::new(),
+            compression: None,
         }),
+    }
+}
+
+fn compression_settings(spec: &CompressionSpec) -> CompressionSettings {
+    let CompressionSpec { algorithms, content_types, min_bytes } = spec;
+    let coding = |algorithm: &CompressionAlgorithm| match algorithm {
+        CompressionAlgorithm::Gzip => ContentCoding::Gzip,
+        CompressionAlgorithm::Brotli => ContentCoding::Brotli,
+        CompressionAlgorithm::Zstd => ContentCoding::Zstd,
+    };
+    let media_type = |MediaRange(range): &MediaRange| {
+        range.strip_suffix('*').unwrap_or(range).to_ascii_lowercase().into_boxed_str()
+    };
+    CompressionSettings {
+        codings: algorithms.iter().map(coding).collect(),
+        media_types: content_types.iter().map(media_type).collect(),
+        min_bytes: *min_bytes,
     }
 }
 

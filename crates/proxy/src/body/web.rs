@@ -4,35 +4,20 @@ use codec::grpc::web::{GrpcWebTranslator, InvalidBase64};
 use codec::h1::write;
 use codec::head::FieldSection;
 
-use super::{BodyError, BodyPump, SinkFraming, append_chunk};
-
-/// Framing of a translated body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum GrpcWebFraming {
-    /// No framing within the body.
-    Raw,
-    Chunked,
-    /// The stream is told where the body ends.
-    Stream,
-}
+use super::outer_framing::{OuterFraming, append_delimited};
+use super::{BodyError, BodyPump, SinkFraming};
 
 impl BodyPump {
     /// Translates the body on its way; none of it has been read yet.
     pub(crate) fn translate(&mut self, translator: GrpcWebTranslator) {
         self.translator = Some(Box::new(translator));
-        self.sink_framing = SinkFraming::GrpcWeb(match self.sink_framing {
-            SinkFraming::Chunked => GrpcWebFraming::Chunked,
-            SinkFraming::Stream => GrpcWebFraming::Stream,
-            SinkFraming::Raw | SinkFraming::GrpcWeb(_) | SinkFraming::Discard => {
-                GrpcWebFraming::Raw
-            }
-        });
+        self.sink_framing = SinkFraming::GrpcWeb(OuterFraming::of(self.sink_framing));
     }
 
     pub(super) fn append_translated(
         &mut self,
         data: &[u8],
-        framing: GrpcWebFraming,
+        framing: OuterFraming,
     ) -> Result<(), BodyError> {
         if let Some(translator) = &mut self.translator {
             translator.translate(data).map_err(|InvalidBase64| BodyError::Untranslatable)?;
@@ -42,25 +27,16 @@ impl BodyPump {
     }
 
     /// Ends the body: trailers become part of it, and nothing follows it.
-    pub(super) fn finish_translation(&mut self, framing: GrpcWebFraming) -> Result<(), BodyError> {
+    pub(super) fn finish_translation(&mut self, framing: OuterFraming) -> Result<(), BodyError> {
         if let Some(translator) = &mut self.translator {
             let trailers = self.trailers.as_deref();
             translator.finish(trailers).map_err(|InvalidBase64| BodyError::Untranslatable)?;
             append_delimited(&translator.out, framing, &mut self.out);
         }
-        if framing == GrpcWebFraming::Chunked {
+        if framing == OuterFraming::Chunked {
             write::last_chunk(&FieldSection::new(), &mut self.out);
         }
         Ok(())
-    }
-}
-
-/// Appends translated bytes. They may be empty: an empty chunk would end the body.
-fn append_delimited(data: &[u8], framing: GrpcWebFraming, out: &mut Vec<u8>) {
-    match framing {
-        GrpcWebFraming::Chunked if data.is_empty() => {}
-        GrpcWebFraming::Chunked => append_chunk(data, out),
-        GrpcWebFraming::Raw | GrpcWebFraming::Stream => out.extend_from_slice(data),
     }
 }
 

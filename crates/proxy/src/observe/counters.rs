@@ -15,6 +15,7 @@ use tls::ClientTlsError;
 use crate::accept::detect::DetectedProtocol;
 use crate::accept::listen::AcceptPause;
 use crate::accept::{h2, h3};
+use crate::compression::outcome::CompressionOutcome;
 use crate::error_page::ErrorPageOutcome;
 use crate::external_auth::AuthorizationOutcome;
 use crate::failure::Failure;
@@ -190,6 +191,7 @@ pub(crate) struct BackendCounters {
     pub(crate) affinity: AffinityCounters,
     pub(crate) authorizations: [SingleWriterCounter; AuthorizationOutcome::ALL.len()],
     pub(crate) error_pages: [SingleWriterCounter; ErrorPageOutcome::ALL.len()],
+    pub(crate) compressions: [SingleWriterCounter; CompressionOutcome::ALL.len()],
 }
 
 /// Requests to a backend with session affinity.

@@ -18,6 +18,7 @@ use crate::accept::listen::AcceptPause;
 use crate::accept::{h2, h3};
 use crate::active_config::{ActiveListener, Route};
 use crate::backend::{Backend, BackendConfig};
+use crate::compression::outcome::CompressionOutcome;
 use crate::credentials::jwt::{JwtCounters, JwtVerifier};
 use crate::dial::multiplex_connection::ConnectionCounts;
 use crate::dial::pool::Endpoint;
@@ -535,6 +536,19 @@ static OF_BACKENDS: &[MetricRow<Backend>] = &[
             }
         }),
         "Queries for error pages by outcome: abandoned are those whose client left.",
+    ),
+    MetricRow::new(
+        "sheave_backend_compressions",
+        &["backend", "outcome"],
+        MetricReader::Counts(|it, each| {
+            for outcome in CompressionOutcome::ALL {
+                each(
+                    outcome.label(),
+                    total(&it.counters, |shard| &shard.compressions[outcome as usize]),
+                );
+            }
+        }),
+        "Responses to compress by outcome: skipped were sent as they are, because memory was scarce or the worker compressed too many.",
     ),
     MetricRow::new(
         "sheave_backend_affinity",

@@ -295,7 +295,8 @@ fn rate_limit_line(policy: &RateLimitSettings, keyed: &KeyedRateLimit) -> String
 }
 
 fn traffic_lines(settings: &TrafficSettings) -> Vec<String> {
-    let TrafficSettings { policy, max_body_bytes, direct_response, error_pages } = settings;
+    let TrafficSettings { policy, max_body_bytes, direct_response, error_pages, compression } =
+        settings;
     let body = max_body_bytes.map(|most| format!("request body up to {most} bytes, else 413"));
     let direct = direct_response.as_ref().map(|direct| match direct {
         DirectResponseSettings::Response { status, content } => {
@@ -304,8 +305,13 @@ fn traffic_lines(settings: &TrafficSettings) -> Vec<String> {
         }
         DirectResponseSettings::Invalid => "500 for all requests: the policy is invalid".to_owned(),
     });
+    let compression = compression.as_ref().map(|it| {
+        let codings: Vec<_> = it.codings.iter().map(|coding| coding.token()).collect();
+        let (codings, least) = (codings.join(", "), it.min_bytes);
+        format!("compresses responses of {least} bytes and more with {codings}, as clients accept")
+    });
     let lines = body.into_iter().chain(direct).chain(error_pages.iter().map(error_page_line));
-    lines.map(|line| format!("{line} (TrafficPolicy {policy})")).collect()
+    lines.chain(compression).map(|line| format!("{line} (TrafficPolicy {policy})")).collect()
 }
 
 fn error_page_line(page: &ErrorPageSettings) -> String {

@@ -52,6 +52,7 @@ pub(super) fn add(
             limits: settings.traffic.clone(),
             direct_response,
             error_pages,
+            compression: None,
         };
         let policy = policy("TrafficPolicy", ingress, spec, expansion);
         expansion.objects.push(ApiObject::TrafficPolicy(policy));
