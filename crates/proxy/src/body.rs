@@ -187,7 +187,7 @@ impl BodyPump {
     /// Drops everything of the last message except its framing.
     fn reset(&mut self) {
         self.out.clear();
-        (self.replay, self.pipe, self.trailers) = (None, None, None);
+        (self.replay, self.pipe, self.trailers, self.encoder) = (None, None, None, None);
         (self.sent, self.max_body_bytes, self.drops_trailers) = (0, u64::MAX, false);
         (self.body_bytes, self.written, self.progress) = (0, 0, 0);
     }
@@ -252,7 +252,7 @@ impl BodyPump {
     pub(crate) fn clear(&mut self) {
         self.reset();
         (self.source_framing, self.sink_framing) = (SourceFraming::Done, SinkFraming::Raw);
-        (self.translator, self.encoder, self.share_place) = (None, None, None);
+        (self.translator, self.share_place) = (None, None);
         if self.out.capacity() > REPLAY_BYTES {
             self.out.shrink_to(REPLAY_BYTES);
         }

@@ -155,6 +155,9 @@ async fn forward(context: &mut RequestContext<'_>) -> Result<ConnectionOutcome, 
         };
     };
     context.exchange.upload.drop_replay();
+    if let Some(filters) = &mut context.exchange.filters {
+        filters.body_reservation = None;
+    }
     relay::relay(context, attempt).await
 }
 

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 
 use prost::Message;
 
+use crate::h1::syntax::is_token;
 use crate::head::{
     BodyFraming, FieldSection, HttpVersion, KnownFieldName, RequestHead, ResponseHead,
 };
@@ -134,7 +135,7 @@ pub fn check_request(
     let mut http = HttpAttributes {
         id: text(head.fields.first(KnownFieldName::XRequestId).unwrap_or_default()),
         method: text(head.method_bytes()),
-        path: text(head.target()),
+        path: text(head.sent_target()),
         host: text(head.authority()),
         scheme: request.scheme.to_owned(),
         size: size(head, body),
@@ -285,7 +286,9 @@ impl HeaderValueOption {
             true => header.raw_value,
             false => header.value.into_bytes(),
         };
-        http::HeaderName::from_bytes(header.key.as_bytes()).ok()?;
+        if !is_token(header.key.as_bytes()) {
+            return None;
+        }
         http::HeaderValue::from_bytes(&value).ok()?;
         let action = match (self.append, self.append_action) {
             (Some(append), _) if append.value => FieldAction::Append,

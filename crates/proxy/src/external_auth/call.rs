@@ -109,7 +109,7 @@ fn admit(settings: &ExternalAuthSettings, exchange: &mut Exchange, changes: Allo
             change.apply(fields);
         }
     }
-    if query != QueryChanges::default() {
+    if query != QueryChanges::default() && request.sent_target().starts_with(b"/") {
         let target = changed_target(request.sent_target(), &query);
         request.set_sent_target(&target);
     }

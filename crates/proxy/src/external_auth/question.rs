@@ -88,7 +88,8 @@ pub(super) fn original<'r>(
         Some(scheme) if scheme.eq_ignore_ascii_case(b"http") => UrlScheme::Http,
         Some(_) | None => origin.scheme,
     };
-    let target = request.target();
+    // Without an API key that is for the gateway alone.
+    let target = request.sent_target();
     OriginalRequest {
         scheme,
         host: request.host(),

@@ -12,8 +12,10 @@ use super::accept_encoding::CodingPreference;
 
 /// Fields of responses that are not encoded: another coding has been applied, a part is sent, or the body's own bytes
 /// have been digested.
-const OBSTACLES: [&str; 5] =
-    ["content-encoding", "content-range", "content-digest", "repr-digest", "digest"];
+const OBSTACLES: [&str; 6] =
+    ["content-encoding", "content-range", "content-digest", "content-md5", "repr-digest", "digest"];
+/// Digests that a trailer may have, after a body that is encoded while it passes.
+const DIGESTS: [&[u8]; 3] = [b"content-digest", b"repr-digest", b"digest"];
 /// Media types of gRPC, whose messages are compressed one by one.
 const GRPC: &[u8] = b"application/grpc";
 
@@ -25,25 +27,46 @@ pub(super) fn choose(
     request: &RequestHead,
     response: &mut ResponseHead,
 ) -> Option<ContentCoding> {
+    if response.status == 304 {
+        describe_unchanged(preference, response);
+        return None;
+    }
     let least = if preference.rejects_identity { 1 } else { settings.min_bytes };
     if !has_body(request, response, least) || !may_encode(settings, request, response) {
         return None;
     }
-    if !has_element(&response.fields, "vary", &[b"*", b"accept-encoding"]) {
-        response.fields.append("Vary", "Accept-Encoding");
-    }
+    add_vary(response);
     preference.coding
 }
 
-/// Changes the head of a response whose body is encoded, or would be if the request were not HEAD.
-pub(crate) fn describe(coding: ContentCoding, response: &mut ResponseHead) {
-    let fields = &mut response.fields;
-    // The bytes of the encoded body are no part of what the entity tag stands for.
+/// Changes the head of a 304 as that of the 200 would be (RFC 9110 §15.4.5). It has no type to judge by: an entity tag that is
+/// weak without need is compared as the client compares it, while a strong one would not match the client's weak one.
+fn describe_unchanged(preference: CodingPreference, response: &mut ResponseHead) {
+    add_vary(response);
+    if preference.coding.is_some() {
+        weaken_tag(&mut response.fields);
+    }
+}
+
+fn add_vary(response: &mut ResponseHead) {
+    if !has_element(&response.fields, "vary", &[b"*", b"accept-encoding"]) {
+        response.fields.append("Vary", "Accept-Encoding");
+    }
+}
+
+/// Makes the entity tag weak: the bytes of the encoded body are no part of what it stands for.
+fn weaken_tag(fields: &mut FieldSection) {
     let strong = fields.get("etag").filter(|tag| tag.starts_with(b"\""));
     if let Some(weak) = strong.map(|tag| [b"W/", tag].concat()) {
         fields.remove_named(b"etag");
         fields.append("ETag", weak);
     }
+}
+
+/// Changes the head of a response whose body is encoded, or would be if the request were not HEAD.
+pub(crate) fn describe(coding: ContentCoding, response: &mut ResponseHead) {
+    let fields = &mut response.fields;
+    weaken_tag(fields);
     // The endpoint counts the bytes of ranges before they are encoded.
     fields.remove_named(b"accept-ranges");
     fields.append("Content-Encoding", coding.token());
@@ -85,6 +108,7 @@ fn may_encode(
             let is = |obstacle: &&str| name.eq_ignore_ascii_case(obstacle.as_bytes());
             known == KnownFieldName::Other && OBSTACLES.iter().any(is)
         })
+        && !has_element(fields, "trailer", &DIGESTS)
         && !has_element(fields, "cache-control", no_transform)
         && !has_element(&request.fields, "cache-control", no_transform)
 }
@@ -152,7 +176,6 @@ mod tests {
             (200, BodyFraming::None, &[TEXT]),
             (204, BodyFraming::None, &[TEXT]),
             (206, long, &[TEXT]),
-            (304, BodyFraming::None, &[TEXT]),
             (416, long, &[TEXT, ("Content-Range", "bytes */100")]),
             (200, long, &[]),
             (200, long, &[("Content-Type", "image/png")]),
@@ -163,6 +186,8 @@ mod tests {
             (200, long, &[TEXT, ("Cache-Control", "public, No-Transform")]),
             (200, long, &[TEXT, ("Content-Digest", "sha-256=:x:")]),
             (200, long, &[TEXT, ("Repr-Digest", "sha-256=:x:")]),
+            (200, long, &[TEXT, ("Content-MD5", "x==")]),
+            (200, BodyFraming::Chunked, &[TEXT, ("Trailer", "X-A, Digest")]),
         ];
         for (status, framing, fields) in cases {
             let mut response = response(*status, *framing, fields);
@@ -174,6 +199,14 @@ mod tests {
         ] {
             assert_eq!(chosen(&request(head), &mut response(200, long, &[TEXT])), (None, None));
         }
+    }
+
+    #[test]
+    fn a_304_has_the_validator_of_the_200() {
+        let mut unchanged = response(304, BodyFraming::None, &[("ETag", "\"v1\"")]);
+        let vary = Some("Accept-Encoding".to_owned());
+        assert_eq!(chosen(&request(GET), &mut unchanged), (None, vary));
+        assert_eq!(unchanged.fields.get("etag"), Some(b"W/\"v1\"".as_slice()));
     }
 
     #[test]

@@ -11,12 +11,15 @@ use codec::head::{BodyFraming, KnownFieldName};
 use gateway::snapshot::ClientSettings;
 
 use super::{ArrivalDeadlines, failure};
-use crate::body::BodySource;
+use crate::body::{BodySource, REPLAY_BYTES};
 use crate::buffer::ReadBuffer;
 use crate::context::RequestContext;
 use crate::failure::Failure;
 use crate::relay;
 use crate::scratch::{ArrivalReservation, ReplayReservation};
+
+// A body for an authorizer is never larger than what arrives before a request is served: it is whole, or refused.
+const _: () = assert!((u16::MAX as usize) < REPLAY_BYTES);
 
 /// The whole body of a request.
 pub(crate) struct WholeBody {
@@ -50,6 +53,9 @@ pub(crate) async fn receive(
     match at_once {
         Poll::Ready(received) => received?,
         Poll::Pending => wait(context, &room, settings, deadline).await?,
+    }
+    if !context.exchange.upload.is_read() {
+        return Err(Failure::BodyTooLarge);
     }
     let request = &mut context.exchange.request;
     if request.expect_continue {

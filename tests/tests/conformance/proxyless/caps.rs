@@ -74,6 +74,7 @@ async fn busy_client_gets_the_share_of_an_idle_one() -> Result {
     site.check_in_flight(SLOTS / 2 + 1)?;
     // It reports that it wants more, gets it, and tries again, as an application would.
     for _ in 0..REPORTS {
+        // The time until the application tries again.
         tokio::time::sleep(RETRY_INTERVAL).await;
         site.hold(0, SLOTS).await?;
         let in_flight: usize = site.in_flight().iter().sum();
