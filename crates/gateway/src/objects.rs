@@ -167,7 +167,10 @@ pub use scalar::{
 };
 pub use schema::schema;
 pub use secret::{ConfigMapSpec, SecretBytes, SecretSpec, SecretText};
-pub use security_policy::{ClientAddressAccess, SecurityPolicySpec};
+pub use security_policy::{
+    ClientAddressAccess, ClientCertificateAccess, ClientCertificateDetail, ClientCertificateMode,
+    ForwardedCertificate, ForwardedCertificateMode, SecurityPolicySpec, SslClientFields,
+};
 pub use service::{
     AddressType, ClientIpAffinity, EndpointConditions, EndpointHint, EndpointHints,
     EndpointSliceSpec, EndpointTargetRef, SERVICE_NAME_LABEL, ServicePort, ServiceSpec,

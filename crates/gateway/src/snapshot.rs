@@ -66,7 +66,10 @@ pub use xds_server::{XdsServerAccess, XdsServerClients, XdsServerSettings, XdsSe
 use ipnet::IpNet;
 
 use crate::matching::RouteTable;
-pub use crate::objects::HeededRefusals;
+pub use crate::objects::{
+    ClientCertificateAccess, ClientCertificateDetail, ClientCertificateMode, ForwardedCertificate,
+    ForwardedCertificateMode, HeededRefusals, SslClientFields,
+};
 
 /// The configuration of the data plane.
 #[derive(Clone, Debug, Default)]

@@ -25,6 +25,8 @@ mod listener;
 mod listener_set;
 /// The TLS of listeners.
 mod listener_tls;
+/// Options of the TLS of listeners.
+mod client_options;
 /// Statuses of Gateways.
 mod gateway_status;
 /// Conflicts between listeners for the same address, port and hostname.

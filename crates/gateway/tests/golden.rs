@@ -438,7 +438,9 @@ fn sni_rule(rule: &SniRule, snapshot: &Snapshot) -> String {
     format!("{:?}: {termination}; {payload}", rule.hosts)
 }
 
-fn clients(ClientCertificates { roots, required, revocation }: &ClientCertificates) -> String {
+fn clients(
+    ClientCertificates { roots, required, revocation, max_intermediates }: &ClientCertificates,
+) -> String {
     let check = revocation.as_ref().map(|check| {
         let RevocationCheck { lists, only_end_entity, accepts_unknown, accepts_expired } = &**check;
         format!(
@@ -448,7 +450,9 @@ fn clients(ClientCertificates { roots, required, revocation }: &ClientCertificat
         )
     });
     let check = check.unwrap_or_default();
-    format!(", clients of {} authorities required={required}{check}", roots.len())
+    let depth = max_intermediates.map(|most| format!(" intermediates<={most}"));
+    let depth = depth.unwrap_or_default();
+    format!(", clients of {} authorities required={required}{depth}{check}", roots.len())
 }
 
 fn names(line: &str, snapshot: &Snapshot) -> Vec<String> {
@@ -559,12 +563,14 @@ fn security(settings: &SecuritySettings) -> String {
         None => format!("security {policy}: no client"),
         Some(ClientAddressRules { allowed, denied }) => {
             let addresses = format!("security {policy}: allowed {allowed:?}, denied {denied:?}");
+            let clients = settings.client_certificate.as_ref().map(|it| format!(", {it:?}"));
             let users = settings.basic_auth.as_ref().map(|it| format!(", {it:?}"));
             let keys = settings.api_keys.as_ref().map(|it| format!(", {it:?}"));
             let tokens = settings.jwt.as_ref().map(|it| format!(", {it:?}"));
             let auth = settings.external_auth.as_ref();
             let auth = auth.map(|it| format!(", {}", authorizer(it))).unwrap_or_default();
             addresses
+                + &clients.unwrap_or_default()
                 + &users.unwrap_or_default()
                 + &keys.unwrap_or_default()
                 + &tokens.unwrap_or_default()

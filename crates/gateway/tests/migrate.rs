@@ -194,7 +194,7 @@ fn an_ingress_alone_is_enough() {
 fn classes_are_selected_and_outcomes_have_reasons() {
     let refused = SHOP
         .replace("name: shop\n  namespace", "name: guarded\n  namespace")
-        .replace("proxy-body-size: 8m", "auth-tls-secret: web/ca");
+        .replace("proxy-body-size: 8m", "auth-snippet: deny all;");
     let different = SHOP
         .replace("name: shop\n  namespace", "name: odd\n  namespace")
         .replace("proxy-body-size: 8m", "proxy-cookie-path: /a /b");
@@ -208,7 +208,7 @@ fn classes_are_selected_and_outcomes_have_reasons() {
     let outcomes: Vec<_> = ingresses.iter().map(|it| (&*it.name, it.outcome)).collect();
     use MigrationOutcome::{Different, Refused, Same};
     assert_eq!(outcomes, [("guarded", Refused), ("odd", Different), ("shop", Same)]);
-    assert!(ingresses[0].notes[0].contains("auth-tls-secret"), "{:?}", ingresses[0]);
+    assert!(ingresses[0].notes[0].contains("auth-snippet"), "{:?}", ingresses[0]);
     assert!(ingresses[1].notes[0].contains("proxy-cookie-path"), "{:?}", ingresses[1]);
 }
 

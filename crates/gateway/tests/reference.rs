@@ -213,6 +213,9 @@ fn as_api_server_checks(format: &str) -> Map<String, Value> {
         }
         "field-value" => json!({ "pattern": r"^\S(.*\S)?$" }),
         "host" => json!({ "pattern": NAME_PATTERN, "minLength": 1, "maxLength": 253 }),
+        "absolute-uri" => {
+            json!({ "pattern": r"^[A-Za-z][-A-Za-z0-9+.]*:[-A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%]+$" })
+        }
         "target" => json!({ "pattern": "^/[-A-Za-z0-9/._~%!$&'()*+,;=:@?]*$" }),
         "field-name" => {
             json!({ "pattern": "^[-A-Za-z0-9!#$%&'*+.^_`|~]+$", "minLength": 1, "maxLength": 256 })

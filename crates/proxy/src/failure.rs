@@ -79,6 +79,8 @@ failures! {
         "request exceeds its rate limit").grpc(ResourceExhausted);
     AccessDenied => row(403, "http_request_denied", "access_denied",
         "this client may not send requests here");
+    ClientCertificate => row(400, "http_request_denied", "client_certificate",
+        "a valid client certificate is required").grpc(GrpcCode::Unauthenticated);
     Unauthenticated => row(401, "http_request_denied", "unauthenticated",
         "valid credentials are required");
     InvalidToken(reason: TokenFault = Malformed) =>

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use codec::head::{ByteSpan, RequestHead, ResponseHead};
 use gateway::snapshot::{
-    CompressionSettings, ContentCoding, CorsPolicy, MirrorPolicy, RouteFilters, Rule,
-    SecuritySettings, TrafficSettings, UrlScheme, WeightedTarget,
+    ClientCertificateAccess, CompressionSettings, ContentCoding, CorsPolicy, MirrorPolicy,
+    RouteFilters, Rule, SecuritySettings, TrafficSettings, UrlScheme, WeightedTarget,
 };
 
 use crate::failure::Failure;
@@ -92,6 +92,11 @@ impl RequestFilters {
             Some(rules) if rules.admits(address()) => Ok(()),
             Some(_) => Err(Failure::AccessDenied),
         }
+    }
+
+    /// Returns the check of the client's certificate, if there is one.
+    pub(crate) fn client_certificate(&self) -> Option<&ClientCertificateAccess> {
+        self.security()?.client_certificate.as_ref()
     }
 
     /// Returns the checks of clients, if there are any.

@@ -73,6 +73,8 @@ mod cold_start;
 mod health_check;
 /// Rate limits of requests.
 mod rate_limit;
+/// Client certificates.
+mod client_certificate;
 /// Credentials of requests.
 mod credentials;
 /// Authorization of requests by other servers.

@@ -20,6 +20,7 @@ use crate::address_share::AddressPlace;
 use crate::affinity::SessionAffinity;
 use crate::backend::{self, BackendRef, Slot, SlotAdmission};
 use crate::body::BodyPump;
+use crate::client_certificate::{self, CertificateCheck};
 use crate::clock;
 use crate::context::{AttemptContext, RequestContext};
 use crate::credentials;
@@ -226,6 +227,14 @@ fn answer_locally(
     let RequestContext { worker, client, exchange, record } = context;
     let Exchange { request, response, filters: filtering, .. } = &mut **exchange;
     let Some(filtering) = filtering else { return Ok(LocalStep::Forward) };
+    if let Some(access) = filtering.client_certificate() {
+        let is_trusted = client.origin.is_trusted(&listener.client);
+        let (tls_info, fields) = (client.tls_info.as_deref(), &mut request.fields);
+        let result = client_certificate::check(access, tls_info, is_trusted, fields, response)?;
+        if result == CertificateCheck::Redirected {
+            return Ok(LocalStep::Reply);
+        }
+    }
     let address = || client.origin.client(&request.fields, &listener.client);
     filtering.admit(address)?;
     if let Some(limiter) = filtering.rate_limit() {

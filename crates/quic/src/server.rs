@@ -15,7 +15,8 @@ use quinn_proto::{
     AcceptError, ConnectionEvent, ConnectionHandle, Endpoint, EndpointConfig, Incoming,
     ServerConfig,
 };
-use tls::{ClientTlsError, TlsInfo};
+use rustls::pki_types::CertificateDer;
+use tls::{ClientIdentity, ClientTlsError, SniEntry, TlsInfo};
 
 use crate::amplification::AmplificationLimit;
 use crate::close_reason::client_tls_error;
@@ -281,7 +282,8 @@ impl ConnectionAcceptor {
             let (server_name, site) = handshake_data(&state.proto)
                 .map_or((None, None), |data| (data.server_name, Some(data.site)));
             inner.tls_info.get_or_init(|| {
-                Arc::new(TlsInfo { server_name, sni_entry: site, ..TlsInfo::of_quic() })
+                let client = site.as_ref().and_then(|it| client_identity(it, &state.proto));
+                Arc::new(TlsInfo { server_name, sni_entry: site, client, ..TlsInfo::of_quic() })
             });
             admitted
         };
@@ -329,6 +331,13 @@ impl ConnectionAcceptor {
     fn handshakes(&self) -> usize {
         self.handshake_steps.len() + self.handshaking.get()
     }
+}
+
+/// Verifies the certificate of a client; `None`: it has presented none.
+fn client_identity(site: &SniEntry, proto: &quinn_proto::Connection) -> Option<ClientIdentity> {
+    let presented = proto.crypto_session().peer_identity()?;
+    let presented = presented.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+    site.client_identity(&presented)
 }
 
 fn handshake_data(proto: &quinn_proto::Connection) -> Option<QuicHandshakeData> {

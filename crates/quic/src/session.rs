@@ -196,7 +196,7 @@ impl crypto::Session for QuicTlsSession {
     }
 
     fn peer_identity(&self) -> Option<Box<dyn Any>> {
-        None
+        Some(Box::new(self.handshake()?.tls.peer_certificates()?.to_vec()))
     }
 
     fn early_crypto(&self) -> Option<(Box<dyn HeaderKey>, Box<dyn PacketKey>)> {

@@ -16,6 +16,8 @@ mod sni;
 mod certificate;
 /// Verification of client certificates.
 mod client_verifier;
+/// The certificate of a client.
+mod client_identity;
 /// Session resumption.
 mod resumption;
 /// Session tickets that other replicas can open too.
@@ -35,6 +37,7 @@ use rustls::version::TLS13;
 use rustls::{Error, ProtocolVersion, RootCertStore, ServerConfig};
 
 pub use client_hello::{ClientHelloParse, MOST_HELLO_BYTES};
+pub use client_identity::{CertificateNames, ClientIdentity};
 pub use endpoint_tls::{
     ClientTlsConfig, ConnectionSecurity, EndpointTlsContext, EndpointTlsFactory,
     QuicClientTlsConfig, load_system_roots,
@@ -77,13 +80,15 @@ pub struct TlsInfo {
     pub sni_entry: Option<Arc<SniEntry>>,
     /// The TLS version as logs write it; `None`: the connection is passed through, so the version is unknown.
     pub version: Option<&'static str>,
+    /// The certificate that the client has presented; `None`: none was requested, or the client has none.
+    pub client: Option<ClientIdentity>,
 }
 
 impl TlsInfo {
     /// Returns the facts for QUIC without a server name; QUIC has one version of TLS.
     pub fn of_quic() -> Self {
         let version = version_label(Some(ProtocolVersion::TLSv1_3));
-        Self { server_name: None, sni_entry: None, version }
+        Self { server_name: None, sni_entry: None, version, client: None }
     }
 }
 

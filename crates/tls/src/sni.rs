@@ -6,13 +6,16 @@
 use std::sync::Arc;
 
 use gateway::matching::{HostName, HostPattern, HostTrie, OwnedHostName};
-use gateway::snapshot::{ClientCertificates, ListenerTls, SniRule, TlsPayload, TlsTermination};
+use gateway::snapshot::{ListenerTls, SniRule, TlsPayload, TlsTermination};
 use rustls::crypto::CryptoProvider;
+use rustls::pki_types::CertificateDer;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::{Error, ServerConfig};
 
 use crate::TlsInfo;
 use crate::certificate::CertificateResolver;
-use crate::client_verifier;
+use crate::client_identity::ClientIdentity;
+use crate::client_verifier::{self, ClientVerifiers};
 use crate::provider;
 use crate::resumption::ResumptionRegistry;
 use crate::ticket_keys::TicketKeyRing;
@@ -52,6 +55,8 @@ pub struct ServerTlsConfig {
     pub over_tcp: Arc<ServerConfig>,
     /// `None`: the payload can be carried over TCP only.
     pub over_quic: Option<QuicServerTlsConfig>,
+    /// Verifier of the certificates that clients present; `None`: none is requested.
+    clients: Option<Arc<dyn ClientCertVerifier>>,
 }
 
 /// The TLS configurations of connections over QUIC.
@@ -115,7 +120,14 @@ impl SniTable {
 }
 
 impl SniEntry {
-    /// True if a handshake with the entry `earlier` has proved all that this entry requires of clients.
+    /// Verifies the certificates that a client has presented, its own first. `None`: it has presented none.
+    pub fn client_identity(&self, presented: &[CertificateDer<'static>]) -> Option<ClientIdentity> {
+        let ServerTlsMode::Terminate(config) = &self.mode else { return None };
+        ClientIdentity::verify(config.clients.as_ref()?, presented)
+    }
+
+    /// True if a handshake with the entry `earlier` has proved all that this entry requires of clients, or that policies
+    /// may ask of their certificates.
     ///
     /// A replaced server certificate makes no difference, nor do additional client authorities: either change leaves
     /// connections alone.
@@ -123,19 +135,21 @@ impl SniEntry {
         let (Some(now), Some(then)) = (&self.terms, &earlier.terms) else {
             return self.terms.is_none() && earlier.terms.is_none();
         };
-        match (required_clients(now), required_clients(then)) {
+        match (&now.clients, &then.clients) {
             (None, _) => true,
             (Some(_), None) => false,
             (Some(asked), Some(proved)) => {
-                proved.roots.iter().all(|root| asked.roots.contains(root))
+                let is_shallower = match (asked.max_intermediates, proved.max_intermediates) {
+                    (None, _) => true,
+                    (Some(_), None) => false,
+                    (Some(asked), Some(proved)) => proved <= asked,
+                };
+                (proved.required || !asked.required)
+                    && is_shallower
+                    && proved.roots.iter().all(|root| asked.roots.contains(root))
             }
         }
     }
-}
-
-/// Returns the required client certificates, if any are required.
-fn required_clients(terms: &TlsTermination) -> Option<&ClientCertificates> {
-    terms.clients.as_ref().filter(|clients| clients.required)
 }
 
 /// The TLS configurations of all listeners, as of the last Snapshot.
@@ -243,11 +257,13 @@ impl ServerTlsConfigs {
     ) -> Result<ServerTlsConfig, Error> {
         let builder = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_safe_default_protocol_versions()?;
-        let builder = match &terms.clients {
+        let (builder, clients) = match &terms.clients {
             Some(asked) => {
-                builder.with_client_cert_verifier(client_verifier::verifier(asked, &self.provider)?)
+                let ClientVerifiers { handshake, strict } =
+                    client_verifier::verifiers(asked, &self.provider)?;
+                (builder.with_client_cert_verifier(handshake), Some(strict))
             }
-            None => builder.with_no_client_auth(),
+            None => (builder.with_no_client_auth(), None),
         };
         let certificates = CertificateResolver::new(&terms.certificates, &self.provider)?;
         let mut config = builder.with_cert_resolver(Arc::new(certificates));
@@ -256,7 +272,7 @@ impl ServerTlsConfigs {
             self.resumptions.get_or_create(terms.clients.as_ref(), &before.resumptions)?;
         (config.ticketer, config.session_storage) = (resumption.tickets, resumption.sessions);
         if !carries_requests {
-            return Ok(ServerTlsConfig { over_tcp: Arc::new(config), over_quic: None });
+            return Ok(ServerTlsConfig { over_tcp: Arc::new(config), over_quic: None, clients });
         }
         let mut usual = config.clone();
         usual.alpn_protocols = vec![QUIC_PROTOCOL.to_vec()];
@@ -267,6 +283,6 @@ impl ServerTlsConfigs {
             without_early_data: Arc::new(usual),
             with_early_data: Arc::new(early),
         };
-        Ok(ServerTlsConfig { over_tcp: Arc::new(config), over_quic: Some(over_quic) })
+        Ok(ServerTlsConfig { over_tcp: Arc::new(config), over_quic: Some(over_quic), clients })
     }
 }

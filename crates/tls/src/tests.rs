@@ -60,7 +60,12 @@ impl TestAuthority {
     }
 
     fn clients(&self, required: bool) -> ClientCertificates {
-        ClientCertificates { roots: vec![self.der.clone()], required, revocation: None }
+        ClientCertificates {
+            roots: vec![self.der.clone()],
+            required,
+            revocation: None,
+            max_intermediates: None,
+        }
     }
 
     /// Returns the endpoint TLS that requires a certificate of this authority for `names`, with our client

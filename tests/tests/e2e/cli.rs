@@ -287,9 +287,9 @@ async fn migrated_ingresses_are_served_as_gateway_api() -> Result {
         ensure!(response.status() == status, "{host}: {response:?}");
     }
 
-    let guarded = ingress("guarded", "auth-tls-secret", "default/ca");
+    let guarded = ingress("guarded", "auth-snippet", "deny all;");
     ingresses.write("ingresses.yaml", &[guarded])?;
-    check_exit(&["migrate", input], 1, &["default/guarded: refused", "auth-tls-secret"]).await?;
+    check_exit(&["migrate", input], 1, &["default/guarded: refused", "auth-snippet"]).await?;
     let other = ["migrate", "--ingress-class", "other", input];
     check_exit(&other, 1, &["there is no Ingress of class other"]).await?;
     check_exit(&["migrate", "/nowhere.yaml"], 1, &["/nowhere.yaml"]).await?;

@@ -4,6 +4,8 @@
 mod handshakes;
 /// Client certificates.
 mod clients;
+/// Client certificates of single hosts.
+mod hosts;
 /// Different spellings of one name.
 mod names;
 /// Sessions that are resumed at another replica.

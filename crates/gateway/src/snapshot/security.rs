@@ -9,7 +9,7 @@ use super::api_keys::ApiKeySettings;
 use super::basic_auth::BasicAuthSettings;
 use super::external_auth::ExternalAuthSettings;
 use super::jwt::JwtSettings;
-use crate::objects::{CidrBlock, ClientAddressAccess};
+use crate::objects::{CidrBlock, ClientAddressAccess, ClientCertificateAccess};
 
 /// The settings of one target of a SecurityPolicy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub struct SecuritySettings {
     pub policy: Arc<str>,
     /// The addresses of clients; `None`: the policy is invalid, and no request is served.
     pub client_addresses: Option<ClientAddressRules>,
+    /// The certificates of clients; `None`: none is needed.
+    pub client_certificate: Option<ClientCertificateAccess>,
     /// The users that may send requests; `None`: no password is needed.
     pub basic_auth: Option<BasicAuthSettings>,
     /// The clients that may send requests with their keys; `None`: no key is needed.

@@ -111,16 +111,19 @@ impl fmt::Debug for PrivateKey {
 pub struct ClientCertificates {
     /// The trusted CA certificates in DER. At least one.
     pub roots: Vec<Box<[u8]>>,
-    /// True if a client without a valid certificate is rejected. If false, every client is accepted.
+    /// True if a client without a valid certificate is rejected. If false, every client is accepted, and policies may
+    /// judge its requests.
     pub required: bool,
     /// Revocation lists; `None`: revoked certificates are not recognised.
     pub revocation: Option<Arc<RevocationCheck>>,
+    /// Maximum number of intermediate certificates that a client may send; `None`: as many as path building allows.
+    pub max_intermediates: Option<u8>,
 }
 
 /// Check of client certificates against revocation lists (RFC 5280 §5).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RevocationCheck {
-    /// The lists in DER. At least one.
+    /// The lists in DER. None: they cannot be read, so no certificate is valid, and handshakes do not depend on one.
     pub lists: Vec<Box<[u8]>>,
     /// True if only the client's own certificate is checked, and no intermediate one.
     pub only_end_entity: bool,

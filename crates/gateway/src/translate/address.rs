@@ -75,11 +75,34 @@ pub(super) fn listeners(
                 made.add(address, gateway, listener, policies, report);
             }
         }
+        made.withhold_hosts(gateway);
     }
     made
 }
 
 impl ListenerDrafts {
+    /// Leaves hosts without routes if their listener was to ask for client certificates but is not served. Otherwise the
+    /// routes of a less specific listener would serve them.
+    fn withhold_hosts(&mut self, gateway: &GatewayContext<'_>) {
+        for listener in gateway.listeners.iter().filter(|listener| listener.withholds_hosts()) {
+            let is_instead = |other: &ListenerContext<'_>| {
+                other.is_served()
+                    && other.spec.port == listener.spec.port
+                    && other.hosts.covers(&listener.hosts)
+            };
+            if !gateway.listeners.iter().any(is_instead) {
+                continue;
+            }
+            for address in sockets(gateway, listener) {
+                let index = self.indices.get(&(address, listener.protocol.transport()));
+                let found = index.and_then(|index| self.listeners.get_mut(*index));
+                if let Some(Listener { protocol: ListenerProtocol::Http(routes), .. }) = found {
+                    routes.add_listener(&listener.hosts);
+                }
+            }
+        }
+    }
+
     fn add(
         &mut self,
         address: SocketAddr,

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use super::client_options::ClientOptions;
 use super::index::{BACKEND_TLS_POLICY, ObjectIndex};
 use super::ingress;
 use super::jwt;
@@ -73,6 +74,9 @@ impl<'a> CertificateObjects<'a> {
         let tls = listeners.iter().filter_map(|listener| listener.tls.as_ref());
         for tls in tls.filter(|tls| tls.mode == TlsModeType::Terminate) {
             self.add(owner, &tls.certificate_refs);
+            let resolver = CertificateRefResolver { index: self.index, owner };
+            let authority = ClientOptions::authority(&tls.options);
+            self.found.extend(authority.and_then(|authority| resolver.permitted_object(authority)));
         }
     }
 

@@ -137,6 +137,7 @@ pub(super) fn secrets<'a>(index: &ObjectIndex<'a>) -> Vec<(&'a str, &'a str)> {
     let of_ingress = |ingress: &'a TypedObject<IngressSpec>| {
         let names = ingress.spec.tls.iter().filter_map(|tls| tls.secret_name.as_deref());
         let names = names.chain(annotation::endpoint_secret(ingress));
+        let names = names.chain(annotation::client_authority(ingress));
         let names = names.chain(annotation::user_secrets(ingress));
         names.map(|name| (&*ingress.metadata.namespace, name))
     };

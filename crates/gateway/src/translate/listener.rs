@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
+use super::client_options::ClientOptions;
 use super::conflict::find_conflicts;
 use super::index::{ObjectIndex, by_age};
 use super::listener_set::{ListenerSetContext, ListenerSets};
@@ -204,6 +205,16 @@ impl ListenerContext<'_> {
     pub(super) const fn is_served(&self) -> bool {
         let can_decrypt = !self.protocol.is_encrypted() || self.tls_mode.is_some();
         self.claims_hosts() && can_decrypt
+    }
+
+    /// True if the listener was to ask its clients for certificates but is not served. No other listener of its Gateway
+    /// may serve its hosts then, which might ask for none.
+    pub(super) fn withholds_hosts(&self) -> bool {
+        let tls = self.spec.tls.as_ref();
+        self.protocol == ProtocolType::Https
+            && self.conflict.is_none()
+            && !self.is_served()
+            && tls.is_some_and(|tls| ClientOptions::are_meant(&tls.options))
     }
 
     /// True if the listener keeps its hosts. A missing certificate does not give them to another namespace.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::client_options::ClientOptions;
 use super::index::ObjectIndex;
 use super::owner::OwnerObject;
 use super::reference::{CertificateRefResolver, ReferenceReasons};
@@ -63,8 +64,16 @@ impl ListenerTlsBuilder<'_> {
             result.fault = Some(self.refusal("tls", "is missing: set certificateRefs"));
             return result;
         };
-        if !tls.options.is_empty() {
-            result.fault = Some(self.refusal("tls.options", "are not supported"));
+        let options = match ClientOptions::parse(&tls.options) {
+            Ok(options) => options,
+            Err(message) => {
+                result.fault = Some(self.refusal("tls.options", &message));
+                return result;
+            }
+        };
+        if options.is_some() && (!self.is_https || tls.mode == TlsModeType::Passthrough) {
+            let message = "need protocol HTTPS, and TLS that is terminated";
+            result.fault = Some(self.refusal("tls.options", message));
             return result;
         }
         match tls.mode {
@@ -76,7 +85,7 @@ impl ListenerTlsBuilder<'_> {
             TlsModeType::Terminate if tls.certificate_refs.is_empty() => {
                 result.fault = Some(self.refusal("tls.certificateRefs", "is empty"));
             }
-            TlsModeType::Terminate => self.terminate(tls, &mut result, report),
+            TlsModeType::Terminate => self.terminate(tls, options.as_ref(), &mut result, report),
         }
         result
     }
@@ -84,6 +93,7 @@ impl ListenerTlsBuilder<'_> {
     fn terminate(
         &self,
         tls: &objects::ListenerTlsConfig,
+        options: Option<&ClientOptions<'_>>,
         result: &mut ListenerTlsResult,
         report: &mut TranslationReport,
     ) {
@@ -96,22 +106,23 @@ impl ListenerTlsBuilder<'_> {
                 Err(fault) => result.unresolved.push(fault),
             }
         }
-        let clients = match self.validation() {
-            None => None,
-            Some((validation, field)) => {
-                let clients = self.clients(validation, &field, result, report);
-                if clients.is_none() {
-                    let message = "there is no CA certificate to verify clients with";
-                    result.fault = Some(ValidationFault::new(
-                        ConditionReason::NoValidCACertificate,
-                        field,
-                        message,
-                    ));
-                    return;
-                }
-                clients
+        // What a listener says of its hosts precedes what its Gateway says of the port.
+        let (clients, field) = match (options, self.validation()) {
+            (Some(options), _) => {
+                let field = self.field("tls.options");
+                (self.clients_by_options(options, &field, result, report), field)
             }
+            (None, Some((validation, field))) => {
+                (self.clients(validation, &field, result, report), field)
+            }
+            (None, None) => (None, String::new()),
         };
+        if clients.is_none() && !field.is_empty() {
+            let message = "there is no CA certificate to verify clients with";
+            let reason = ConditionReason::NoValidCACertificate;
+            result.fault = Some(ValidationFault::new(reason, field, message));
+            return;
+        }
         if !certificates.is_empty() {
             result.tls_mode = Some(ListenerTlsMode::Terminate(Arc::new(TlsTermination {
                 certificates,
@@ -153,8 +164,26 @@ impl ListenerTlsBuilder<'_> {
             FrontendValidationMode::AllowValidOnly => true,
             FrontendValidationMode::AllowInsecureFallback => false,
         };
-        let revocation = None;
-        (!roots.is_empty()).then_some(ClientCertificates { roots, required, revocation })
+        clients_of(roots, required, None)
+    }
+
+    /// Returns the client certificate settings of the listener's own options, or `None` if the Secret cannot be read.
+    fn clients_by_options(
+        &self,
+        options: &ClientOptions<'_>,
+        field: &str,
+        result: &mut ListenerTlsResult,
+        report: &mut TranslationReport,
+    ) -> Option<ClientCertificates> {
+        let ClientOptions { authority, required, max_intermediates } = *options;
+        let resolver = CertificateRefResolver { index: self.index, owner: self.owner };
+        match resolver.authorities(authority, field, AUTHORITY, report) {
+            Ok(roots) => clients_of(roots, required, max_intermediates),
+            Err(fault) => {
+                result.unresolved.push(fault);
+                None
+            }
+        }
     }
 
     fn field(&self, part: &str) -> String {
@@ -164,6 +193,15 @@ impl ListenerTlsBuilder<'_> {
     fn refusal(&self, part: &str, message: &str) -> ValidationFault {
         ValidationFault::new(ConditionReason::UnsupportedValue, self.field(part), message)
     }
+}
+
+fn clients_of(
+    roots: Vec<Box<[u8]>>,
+    required: bool,
+    max_intermediates: Option<u8>,
+) -> Option<ClientCertificates> {
+    let clients = ClientCertificates { roots, required, revocation: None, max_intermediates };
+    (!clients.roots.is_empty()).then_some(clients)
 }
 
 /// Returns the certificate that a Gateway presents to endpoints, if it has one.

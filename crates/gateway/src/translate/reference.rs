@@ -36,6 +36,18 @@ pub(super) struct CertificateRef<'a> {
     name: &'a str,
 }
 
+impl<'a> CertificateRef<'a> {
+    /// Parses the name of a Secret, perhaps after its namespace and `/`.
+    pub(super) fn of_secret(text: &'a str) -> Option<Self> {
+        let (namespace, name) = match text.split_once('/') {
+            Some((namespace, name)) => (Some(namespace), name),
+            None => (None, text),
+        };
+        let is_valid = !name.is_empty() && !name.contains('/') && namespace != Some("");
+        is_valid.then_some(Self { group: "", kind: "Secret", namespace, name })
+    }
+}
+
 impl<'a> From<&'a ObjectRef> for CertificateRef<'a> {
     fn from(reference: &'a ObjectRef) -> Self {
         let ObjectRef { group, kind, namespace, name } = reference;

@@ -1,7 +1,7 @@
 //! Revocation of client certificates: the lists of a ClientPolicy, for the listeners that it applies to.
 //!
-//! It fails closed: a listener whose lists cannot be read is not served, because it could not tell revoked certificates
-//! from others.
+//! It fails closed: a listener that requires certificates and whose lists cannot be read is not served, because it could
+//! not tell revoked certificates from others. If it only requests them, none is valid.
 
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ fn lists_of(
     })
 }
 
-/// Adds the revocation check of its policy to each listener that requires client certificates.
+/// Adds the revocation check of its policy to each listener that requests client certificates.
 pub(super) fn add(gateways: &mut [GatewayContext<'_>], policies: &ClientPolicies<'_>) {
     for gateway in gateways {
         for listener in &mut gateway.listeners {
@@ -87,13 +87,18 @@ pub(super) fn add(gateways: &mut [GatewayContext<'_>], policies: &ClientPolicies
 
 fn add_to_listener(listener: &mut ListenerContext<'_>, revocation: &RevocationResult) {
     let Some(ListenerTlsMode::Terminate(termination)) = &mut listener.tls_mode else { return };
-    let Some(clients) = termination.clients.as_ref().filter(|clients| clients.required) else {
-        return;
-    };
+    let Some(clients) = &termination.clients else { return };
     match revocation {
         Ok(check) => {
             let clients =
                 ClientCertificates { revocation: Some(Arc::clone(check)), ..clients.clone() };
+            let certificates = termination.certificates.clone();
+            *termination = Arc::new(TlsTermination { certificates, clients: Some(clients) });
+        }
+        // Handshakes do not depend on certificates, but policies may: none is valid.
+        Err(_) if !clients.required => {
+            let revocation = Some(Arc::new(RevocationCheck::default()));
+            let clients = ClientCertificates { revocation, ..clients.clone() };
             let certificates = termination.certificates.clone();
             *termination = Arc::new(TlsTermination { certificates, clients: Some(clients) });
         }

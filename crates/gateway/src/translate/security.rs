@@ -25,10 +25,18 @@ impl RoutePolicy<SecuritySettings> for SecurityPolicySpec {
     }
 
     fn faults(&self, index: &ObjectIndex<'_>, owner: OwnerObject<'_>) -> Vec<ValidationFault> {
-        let Self { target_refs: _, client_addresses, basic_auth, api_keys, jwt, external_auth } =
-            self;
+        let Self {
+            target_refs: _,
+            client_addresses,
+            client_certificate,
+            basic_auth,
+            api_keys,
+            jwt,
+            external_auth,
+        } = self;
         let fault = |field, message| ValidationFault::new(ConditionReason::Invalid, field, message);
         let is_empty = client_addresses.is_none()
+            && client_certificate.is_none()
             && basic_auth.is_none()
             && api_keys.is_none()
             && jwt.is_none()
@@ -77,6 +85,7 @@ impl RoutePolicy<SecuritySettings> for SecurityPolicySpec {
         SecuritySettings {
             policy: policy.into(),
             client_addresses: Some(rules.unwrap_or_default()),
+            client_certificate: self.client_certificate.clone(),
             basic_auth,
             api_keys: api_keys.map(Arc::new),
             jwt: jwt.map(Arc::new),
@@ -119,6 +128,7 @@ fn invalid(policy: &str) -> SecuritySettings {
     SecuritySettings {
         policy: policy.into(),
         client_addresses: None,
+        client_certificate: None,
         basic_auth: None,
         api_keys: None,
         jwt: None,

@@ -147,9 +147,13 @@ async fn perform_handshake(
         return (client, Err(ClientTlsError::Protocol));
     };
     let result = complete_handshake(worker, tls, deadline).await;
-    let version = tls::version_label(tls.session.common_state().protocol_version());
+    let state = tls.session.common_state();
+    let version = tls::version_label(state.protocol_version());
+    let presented = state.peer_certificates().map(<[_]>::to_vec);
     if let Some(tls_info) = client.tls_info.as_mut().and_then(Arc::get_mut) {
         tls_info.version = version;
+        let entry = tls_info.sni_entry.as_ref();
+        tls_info.client = entry.and_then(|entry| entry.client_identity(&presented?));
     }
     client.last_event_at = clock::now();
     (client, result.map(|()| payload))
@@ -186,7 +190,8 @@ async fn read_client_hello(
         .and_then(|it| it.sni_table.as_ref())
         .ok_or(ClientTlsError::Disconnected)?;
     let sni_entry = sni_table.find(server_name.as_ref().map(OwnedHostName::borrowed));
-    let tls_info = TlsInfo { server_name, sni_entry: sni_entry.cloned(), version: None };
+    let tls_info =
+        TlsInfo { server_name, sni_entry: sni_entry.cloned(), version: None, client: None };
     client.tls_info = Some(Arc::new(tls_info));
     let (alert, tls_error) = match sni_entry.map(|sni_entry| (&sni_entry.mode, &sni_entry.carries))
     {

@@ -95,7 +95,8 @@ fn pattern(place: usize) -> HostPattern {
 
 fn of_authorities(authorities: &[usize], required: bool) -> Option<ClientCertificates> {
     let roots: Vec<_> = authorities.iter().map(|it| AUTHORITIES[*it].der.clone()).collect();
-    (!roots.is_empty()).then_some(ClientCertificates { roots, required, revocation: None })
+    let clients = ClientCertificates { roots, required, revocation: None, max_intermediates: None };
+    (!clients.roots.is_empty()).then_some(clients)
 }
 
 fn sni_rule(place: usize, kind: ListenerKind) -> SniRule {
@@ -163,7 +164,7 @@ fn tls_info_for(listener: &ActiveListener, server_name: Option<&str>) -> Option<
     let found =
         listener.sni_table.as_ref()?.find(server_name.as_ref().map(OwnedHostName::borrowed))?;
     let site = Some(Arc::clone(found));
-    Some(TlsInfo { server_name, sni_entry: site, version: None })
+    Some(TlsInfo { server_name, sni_entry: site, version: None, client: None })
 }
 
 /// Returns the index of the pattern whose routes serve the request.

@@ -8,11 +8,12 @@ use gateway::matching::{
     RuleVerdict, UnmetCondition, ValuePattern,
 };
 use gateway::snapshot::{
-    AllowList, AuthorizerProtocol, AuthorizerTarget, ClientAddressRules, CongestionControl,
-    DirectResponseSettings, EndpointSpec, ErrorPageSettings, ErrorPageSource, ExternalAuthSettings,
-    HeaderEdits, Http3Settings, HttpQuestion, JwtIssuer, JwtSettings, KeyedRateLimit, ListenerTls,
-    MirrorPolicy, PathRewrite, RateLimitKey, RateLimitSettings, RedirectAction, RouteFilters, Rule,
-    SecuritySettings, Snapshot, TlsPayload, TrafficSettings,
+    AllowList, AuthorizerProtocol, AuthorizerTarget, ClientAddressRules, ClientCertificateAccess,
+    ClientCertificateMode, CongestionControl, DirectResponseSettings, EndpointSpec,
+    ErrorPageSettings, ErrorPageSource, ExternalAuthSettings, HeaderEdits, Http3Settings,
+    HttpQuestion, JwtIssuer, JwtSettings, KeyedRateLimit, ListenerTls, MirrorPolicy, PathRewrite,
+    RateLimitKey, RateLimitSettings, RedirectAction, RouteFilters, Rule, SecuritySettings,
+    Snapshot, TlsPayload, TrafficSettings,
 };
 use ipnet::IpNet;
 
@@ -256,7 +257,9 @@ fn security_line(settings: &SecuritySettings) -> Option<String> {
             let keys = settings.api_keys.as_ref();
             let keys = keys.map(|it| format!("one of {} keys, else 401", it.clients.len()));
             let tokens = settings.jwt.as_ref().map(|it| token_check(it));
-            let checks = addresses.into_iter().chain(users).chain(keys).chain(tokens);
+            let certificate = settings.client_certificate.as_ref().and_then(certificate_check);
+            let checks = addresses.into_iter().chain(certificate);
+            let checks = checks.chain(users).chain(keys).chain(tokens);
             let checks: Vec<_> = checks.collect();
             if checks.is_empty() {
                 return None;
@@ -265,6 +268,17 @@ fn security_line(settings: &SecuritySettings) -> Option<String> {
         }
     };
     Some(format!("{rule} (SecurityPolicy {})", settings.policy))
+}
+
+fn certificate_check(access: &ClientCertificateAccess) -> Option<String> {
+    let clients = match access.mode {
+        ClientCertificateMode::Required => "a valid client certificate",
+        ClientCertificateMode::ValidIfPresent => "no client certificate, or a valid one",
+        ClientCertificateMode::Any => return None,
+    };
+    let page = access.error_page.as_ref();
+    let other = page.map_or_else(|| "400".to_owned(), |url| format!("redirect to {url}"));
+    Some(format!("{clients}, else {other}"))
 }
 
 fn token_check(settings: &JwtSettings) -> String {

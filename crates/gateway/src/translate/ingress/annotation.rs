@@ -10,6 +10,8 @@ mod basic_auth;
 mod canary;
 /// Addresses of clients.
 mod client;
+/// Certificates of clients.
+mod client_certificate;
 /// Cross-origin requests.
 mod cors;
 /// Header fields of responses.
@@ -47,6 +49,8 @@ pub(super) use basic_auth::BasicAuthAnnotation;
 use basic_auth::BasicAuthAnnotations;
 pub(super) use canary::{CanaryAnnotation, CanaryCondition, CanarySettings};
 pub(super) use client::ClientAnnotation;
+use client_certificate::ClientCertificateAnnotations;
+pub(super) use client_certificate::{ClientCertificateAnnotation, HostClientCertificates};
 pub(super) use cors::CorsAnnotation;
 use cors::CorsAnnotations;
 pub(super) use endpoint_tls::{EndpointTlsAnnotation, EndpointVerification};
@@ -84,6 +88,8 @@ pub(super) struct AnnotationSettings {
     pub(super) canary: Option<CanarySettings>,
     /// Addresses of clients that may send requests.
     pub(super) client_addresses: ClientAddressAccess,
+    /// Verification of the certificates of clients of its hosts.
+    pub(super) client_certificates: Option<HostClientCertificates>,
     /// Names and passwords of users.
     pub(super) basic_auth: Option<BasicAuthentication>,
     /// Authorization by the server of a URL.
@@ -111,6 +117,7 @@ struct AnnotationReader {
     basic_auth: BasicAuthAnnotations,
     canary: CanarySettings,
     client_addresses: ClientAddressAccess,
+    client_certificates: ClientCertificateAnnotations,
     cors: CorsAnnotations,
     custom_headers: Option<String>,
     endpoint_tls: EndpointTlsAnnotations,
@@ -159,8 +166,10 @@ pub(super) fn annotation_settings(
         let message = format!("{}{fault}: all requests are answered with 500", dialect.prefix());
         report.problem("Ingress", ingress, FIELD, message);
     }
-    let denies_all = reader.denies_all || verification.is_err() || basic_auth.is_err();
     let namespace = &*ingress.metadata.namespace;
+    let clients = reader.client_certificates.into_verification(namespace);
+    let denies_all =
+        reader.denies_all || verification.is_err() || basic_auth.is_err() || clients.is_err();
     let error_page = reader.error_pages.into_page(index, namespace);
     faults.extend(error_page.as_ref().err().cloned());
     if let Some(map) = &reader.custom_headers {
@@ -169,6 +178,7 @@ pub(super) fn annotation_settings(
     }
     let denied = |fault: &String| format!("{fault}: all requests are answered with 500");
     faults.extend(verification.as_ref().err().map(denied));
+    faults.extend(clients.as_ref().err().map(denied));
     for fault in faults {
         let message = format!("nginx.ingress.kubernetes.io/{fault}");
         report.problem("Ingress", ingress, FIELD, message);
@@ -182,6 +192,7 @@ pub(super) fn annotation_settings(
         headers: reader.snippet_headers,
         canary: is_canary.then_some(reader.canary),
         client_addresses: reader.client_addresses,
+        client_certificates: clients.unwrap_or_default(),
         basic_auth: basic_auth.unwrap_or_default(),
         auth: reader.external_auth.into_auth(),
         external_auth: None,
@@ -197,6 +208,13 @@ pub(super) fn annotation_settings(
 /// Returns the name of the Secret with the certificates of endpoints, if annotations name one of the namespace.
 pub(super) fn endpoint_secret(ingress: &TypedObject<IngressSpec>) -> Option<&str> {
     let annotation = "nginx.ingress.kubernetes.io/proxy-ssl-secret";
+    let reference = ingress.metadata.annotations.get(annotation)?;
+    own_secret(reference.trim(), &ingress.metadata.namespace)
+}
+
+/// Returns the name of the Secret with the authorities of clients, if annotations name one of the namespace.
+pub(super) fn client_authority(ingress: &TypedObject<IngressSpec>) -> Option<&str> {
+    let annotation = "nginx.ingress.kubernetes.io/auth-tls-secret";
     let reference = ingress.metadata.annotations.get(annotation)?;
     own_secret(reference.trim(), &ingress.metadata.namespace)
 }
@@ -240,6 +258,10 @@ impl AnnotationReader {
             AnnotationKey::Canary(setting) => self.canary.add(setting, value),
             AnnotationKey::Client(setting) => {
                 let result = client::add(&mut self.client_addresses, setting, value);
+                self.guard(result)
+            }
+            AnnotationKey::ClientCertificate(setting) => {
+                let result = self.client_certificates.add(setting, value);
                 self.guard(result)
             }
             AnnotationKey::Cors(setting) => self.cors.add(setting, value),

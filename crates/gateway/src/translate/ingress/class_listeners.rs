@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::super::client_options::{CLIENT_CA, CLIENT_CERTIFICATE, CLIENT_VERIFY_DEPTH, REQUESTED};
 use super::super::index::ObjectIndex;
 use super::super::report::TranslationReport;
-use super::annotation::{AnnotationSettings, FIELD};
+use super::annotation::{AnnotationSettings, FIELD, HostClientCertificates};
 use super::class::AcceptedIngressClass;
 use super::class_hosts::{ClassHosts, HostTreatment, root_backend};
 use super::source::IngressField;
@@ -14,7 +15,7 @@ use crate::matching::{HostPattern, HostTrie};
 use crate::objects::{
     AllowedNamespaces, AllowedRoutes, ApiObject, FromNamespaces, GatewayClassSpec, GatewaySpec,
     GrantFrom, GrantTo, Hostname, IngressClassSpec, IngressSpec, ListenerSpec, ListenerTlsConfig,
-    ObjectRef, ParentRef, ReferenceGrantSpec, TlsModeType, TypedObject,
+    ObjectMeta, ObjectRef, ParentRef, ReferenceGrantSpec, TlsModeType, TypedObject,
 };
 
 /// Annotations of an IngressClass that set its ports.
@@ -31,6 +32,8 @@ pub(super) struct ClassListeners<'a> {
     https: BTreeMap<HostPattern, HostCertificate<'a>>,
     /// The hosts whose TLS is not terminated, and the Ingress that gets their connections.
     passthrough: BTreeMap<HostPattern, &'a TypedObject<IngressSpec>>,
+    /// The hosts whose clients are asked for certificates, and the Ingress that asks.
+    clients: BTreeMap<HostPattern, HostClients<'a>>,
     /// Hosts with a certificate whose TLS is not terminated.
     unused_certificates: BTreeSet<HostPattern>,
     /// Indices of the HTTPS listeners by host.
@@ -48,6 +51,12 @@ struct HostCertificate<'a> {
     secret: &'a str,
 }
 
+/// The verification of the client certificates of a host.
+struct HostClients<'a> {
+    ingress: &'a TypedObject<IngressSpec>,
+    certificates: HostClientCertificates,
+}
+
 /// Returns the listeners that the Ingresses of a class need.
 pub(super) fn class_listeners<'a>(
     class: &AcceptedIngressClass<'a>,
@@ -62,6 +71,7 @@ pub(super) fn class_listeners<'a>(
         http: BTreeMap::new(),
         https: BTreeMap::new(),
         passthrough: BTreeMap::new(),
+        clients: BTreeMap::new(),
         unused_certificates: BTreeSet::new(),
         https_hosts: HostTrie::default(),
         https_names: Vec::new(),
@@ -74,9 +84,13 @@ pub(super) fn class_listeners<'a>(
         if settings.hosts.passes_tls {
             listeners.add_passthrough(ingress, hosts, report);
         }
+        if let Some(certificates) = &settings.client_certificates {
+            listeners.add_clients(ingress, hosts, certificates, report);
+        }
     }
     ingresses.for_each(|ingress| listeners.add_certificates(ingress, report));
     listeners.add_certificates_of_aliases(&hosts.aliases);
+    listeners.separate_hosts_of_clients(report);
     for (place, host) in listeners.https.keys().enumerate() {
         *listeners.https_hosts.entry(host) = place;
         listeners.https_names.push(listener_name("https", host));
@@ -155,6 +169,74 @@ impl<'a> ClassListeners<'a> {
         }
     }
 
+    /// Adds the hosts of an Ingress whose clients are asked for certificates. The first Ingress of a host decides.
+    fn add_clients(
+        &mut self,
+        ingress: &'a TypedObject<IngressSpec>,
+        hosts: &BTreeMap<HostPattern, HostTreatment<'a>>,
+        certificates: &HostClientCertificates,
+        report: &mut TranslationReport,
+    ) {
+        let is_served =
+            |treatment: &HostTreatment<'_>| matches!(treatment, HostTreatment::Rules(_));
+        for host in hosts.iter().filter(|(_, it)| is_served(it)).map(|(host, _)| host) {
+            let asked = HostClients { ingress, certificates: certificates.clone() };
+            let first = self.clients.entry(host.clone()).or_insert(asked);
+            if first.certificates != *certificates {
+                let ObjectMeta { namespace, name, .. } = &first.ingress.metadata;
+                let message = format!(
+                    "nginx.ingress.kubernetes.io/auth-tls-secret and others have no effect for \
+                     {host}: those of Ingress {namespace}/{name} apply"
+                );
+                report.problem("Ingress", ingress, FIELD, message);
+            }
+        }
+    }
+
+    /// Gives each host whose clients are asked for certificates a listener of its own, so that no other host asks too.
+    fn separate_hosts_of_clients(&mut self, report: &mut TranslationReport) {
+        for (host, asked) in &self.clients {
+            if self.https.contains_key(host) || self.passthrough.contains_key(host) {
+                continue;
+            }
+            let mut covering = host.covering_wildcards().chain([HostPattern::Any]);
+            let certificate = covering.find_map(|it| self.https.get(&it).copied());
+            match certificate {
+                Some(certificate) => {
+                    self.https.insert(host.clone(), certificate);
+                }
+                None => {
+                    let message = format!(
+                        "nginx.ingress.kubernetes.io/auth-tls-secret needs TLS for {host}: requests \
+                         without TLS have no client certificate"
+                    );
+                    report.problem("Ingress", asked.ingress, FIELD, message);
+                }
+            }
+        }
+    }
+
+    /// Returns the verification of the client certificates of a host.
+    pub(super) fn client_certificates(
+        &self,
+        host: &HostPattern,
+    ) -> Option<&HostClientCertificates> {
+        self.clients.get(host).map(|it| &it.certificates)
+    }
+
+    /// Returns the options of the listener of a host.
+    fn options(&self, host: &HostPattern) -> BTreeMap<String, String> {
+        let Some(clients) = self.client_certificates(host) else { return BTreeMap::new() };
+        let HostClientCertificates { namespace, secret, depth, .. } = clients;
+        [
+            (CLIENT_CA, format!("{namespace}/{secret}")),
+            (CLIENT_CERTIFICATE, REQUESTED.to_owned()),
+            (CLIENT_VERIFY_DEPTH, depth.to_string()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
+    }
+
     /// Adds the certificate of a host for its aliases, as far as they have none.
     fn add_certificates_of_aliases(&mut self, aliases: &BTreeMap<HostPattern, HostPattern>) {
         for (alias, host) in aliases {
@@ -195,6 +277,8 @@ impl<'a> ClassListeners<'a> {
 
         let of_secrets =
             self.https.values().map(|it| (&*it.ingress.metadata.namespace, it.ingress));
+        let of_clients = self.clients.values().map(|it| it.ingress);
+        let of_secrets = of_secrets.chain(of_clients.map(|it| (&*it.metadata.namespace, it)));
         for (namespace, ingress) in of_secrets.collect::<BTreeMap<_, _>>() {
             let name = format!("ingress:{}", self.class);
             let resource = derived(ingress, namespace, &name, grant());
@@ -225,6 +309,7 @@ impl<'a> ClassListeners<'a> {
                 protocol: "HTTPS".to_owned(),
                 tls: Some(ListenerTlsConfig {
                     certificate_refs: vec![reference],
+                    options: self.options(host),
                     ..Default::default()
                 }),
                 ..listener(host)

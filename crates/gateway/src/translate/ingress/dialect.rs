@@ -4,9 +4,10 @@
 mod fixed;
 
 use super::annotation::{
-    BackendAnnotation, BasicAuthAnnotation, CanaryAnnotation, ClientAnnotation, CorsAnnotation,
-    EndpointTlsAnnotation, ErrorPageAnnotation, ExternalAuthAnnotation, HostAnnotation,
-    RateAnnotation, RedirectAnnotation, RewriteAnnotation, TrafficAnnotation,
+    BackendAnnotation, BasicAuthAnnotation, CanaryAnnotation, ClientAnnotation,
+    ClientCertificateAnnotation, CorsAnnotation, EndpointTlsAnnotation, ErrorPageAnnotation,
+    ExternalAuthAnnotation, HostAnnotation, RateAnnotation, RedirectAnnotation, RewriteAnnotation,
+    TrafficAnnotation,
 };
 
 /// The controller that defines an annotation, which determines the meaning of values.
@@ -34,6 +35,8 @@ pub(super) enum AnnotationKey {
     Canary(CanaryAnnotation),
     /// Addresses of clients that may send requests.
     Client(ClientAnnotation),
+    /// Certificates of clients.
+    ClientCertificate(ClientCertificateAnnotation),
     /// Cross-origin requests.
     Cors(CorsAnnotation),
     /// Header fields of responses.
@@ -63,13 +66,14 @@ pub(super) enum AnnotationKey {
 }
 
 use AnnotationKey::{
-    Backend, BasicAuth, Canary, Client, Cors, CustomHeaders, EndpointTls, ErrorPage, ExternalAuth,
-    Host, NoEffect, RateLimit, Redirect, Rewrite, Snippet, Traffic,
+    Backend, BasicAuth, Canary, Client, ClientCertificate, Cors, CustomHeaders, EndpointTls,
+    ErrorPage, ExternalAuth, Host, NoEffect, RateLimit, Redirect, Rewrite, Snippet, Traffic,
 };
 use BackendAnnotation as B;
 use BasicAuthAnnotation as U;
 use CanaryAnnotation as Y;
 use ClientAnnotation as A;
+use ClientCertificateAnnotation as X;
 use CorsAnnotation as C;
 use EndpointTlsAnnotation as T;
 use ExternalAuthAnnotation as E;
@@ -99,6 +103,11 @@ const NGINX: &[(&str, AnnotationKey)] = &[
     ("auth-secret-type", BasicAuth(U::SecretType)),
     ("auth-signin", ExternalAuth(E::SignIn)),
     ("auth-signin-redirect-param", ExternalAuth(E::RedirectParameter)),
+    ("auth-tls-error-page", ClientCertificate(X::ErrorPage)),
+    ("auth-tls-pass-certificate-to-upstream", ClientCertificate(X::PassesCertificate)),
+    ("auth-tls-secret", ClientCertificate(X::Secret)),
+    ("auth-tls-verify-client", ClientCertificate(X::Verification)),
+    ("auth-tls-verify-depth", ClientCertificate(X::Depth)),
     ("auth-type", BasicAuth(U::Type)),
     ("auth-url", ExternalAuth(E::Url)),
     ("backend-protocol", Backend(B::Protocol)),
@@ -275,6 +284,7 @@ impl AnnotationKey {
             Self::AccessControl
             | Self::BasicAuth(_)
             | Self::Client(_)
+            | Self::ClientCertificate(_)
             | Self::Cors(_)
             | Self::CustomHeaders
             | Self::EndpointTls(_)

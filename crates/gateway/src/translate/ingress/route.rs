@@ -56,7 +56,7 @@ pub(super) fn add(
                 HostTreatment::Redirect(to) => builder.host_redirect(host, to, expansion),
             }
         }
-        request_policy::add(ingress, settings, builder.routes, expansion);
+        request_policy::add(context.listeners, ingress, settings, builder.routes, expansion);
     }
 }
 
@@ -83,8 +83,8 @@ struct IngressRouteBuilder<'a, 'r> {
     class_listeners: &'a ClassListeners<'a>,
     hosts_with_root_path: &'a BTreeSet<HostPattern>,
     canaries: &'a ClassCanaries<'a>,
-    /// Names of the routes that forward requests.
-    routes: Vec<String>,
+    /// Hosts and names of the routes that forward requests.
+    routes: Vec<(HostPattern, String)>,
     report: &'r mut TranslationReport,
 }
 
@@ -127,7 +127,7 @@ impl IngressRouteBuilder<'_, '_> {
         }
         if !parents.is_empty() {
             let name = self.route(&host.to_string(), host, parents, rules, expansion);
-            self.routes.push(name);
+            self.routes.push((host.clone(), name));
         }
     }
 

@@ -1,0 +1,144 @@
+//! The certificate of a client, as requests of its connection are judged by it.
+
+use std::sync::{Arc, OnceLock};
+
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{CertificateError, Error};
+use x509_cert::der::Decode;
+
+/// Maximum size of a certificate that policies accept, in bytes. It may be sent on in a header field.
+const MOST_CERTIFICATE_BYTES: usize = 16 * 1024;
+
+/// The certificate that a client has presented.
+///
+/// It is verified when the connection begins, also if its session is resumed: the authorities may have changed, and the
+/// certificate may have expired.
+pub struct ClientIdentity {
+    certificate: CertificateDer<'static>,
+    fault: Option<&'static str>,
+    names: OnceLock<CertificateNames>,
+}
+
+/// The names in a certificate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CertificateNames {
+    /// The distinguished name of the subject (RFC 4514), in ASCII.
+    pub subject: String,
+    /// The distinguished name of the issuer.
+    pub issuer: String,
+    /// Alternative names that are URIs.
+    pub uris: Vec<String>,
+    /// Alternative names that are DNS names.
+    pub dns: Vec<String>,
+}
+
+impl ClientIdentity {
+    /// Verifies the certificates that a client has presented, its own first. `None`: it has presented none.
+    pub(super) fn verify(
+        verifier: &Arc<dyn ClientCertVerifier>,
+        presented: &[CertificateDer<'static>],
+    ) -> Option<Self> {
+        let (certificate, intermediates) = presented.split_first()?;
+        let (certificate, fault) = if certificate.len() > MOST_CERTIFICATE_BYTES {
+            (CertificateDer::from(Vec::new()), Some("certificate is too large"))
+        } else {
+            let result = verifier.verify_client_cert(certificate, intermediates, UnixTime::now());
+            (certificate.clone(), result.err().map(|error| reason(&error)))
+        };
+        Some(Self { certificate, fault, names: OnceLock::new() })
+    }
+
+    /// Returns the certificate in DER; empty if it is too large to be sent on.
+    pub fn der(&self) -> &[u8] {
+        &self.certificate
+    }
+
+    /// Returns the reason why the certificate is not valid, if it is not.
+    pub fn fault(&self) -> Option<&'static str> {
+        self.fault
+    }
+
+    /// Returns the names in the certificate.
+    pub fn names(&self) -> &CertificateNames {
+        self.names.get_or_init(|| CertificateNames::of(&self.certificate))
+    }
+}
+
+impl CertificateNames {
+    /// Reads the names. What cannot be read is empty: such a certificate is not valid either.
+    fn of(der: &CertificateDer<'_>) -> Self {
+        let mut names = Self::default();
+        if let Ok(certificate) = x509_cert::Certificate::from_der(der) {
+            let certificate = certificate.tbs_certificate();
+            names.subject = ascii(&certificate.subject().to_string());
+            names.issuer = ascii(&certificate.issuer().to_string());
+        }
+        if let Ok(certificate) = webpki::EndEntityCert::try_from(der) {
+            names.uris = certificate.valid_uri_names().map(ascii).collect();
+            names.dns = certificate.valid_dns_names().map(ascii).collect();
+        }
+        names
+    }
+}
+
+/// Writes all bytes that a header field may not have, and those above ASCII, as `\C3` (RFC 4514 §2.4).
+fn ascii(text: &str) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b' '..=b'~' => out.push(char::from(byte)),
+            _ => out.push_str(&format!("\\{byte:02X}")),
+        }
+    }
+    out
+}
+
+/// Returns a reason as OpenSSL words it, which applications of ingress-nginx know.
+fn reason(error: &Error) -> &'static str {
+    let Error::InvalidCertificate(error) = error else { return "certificate verify failed" };
+    match error {
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "certificate has expired"
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "certificate is not yet valid"
+        }
+        CertificateError::Revoked => "certificate revoked",
+        CertificateError::UnknownIssuer => "unable to get local issuer certificate",
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            "unsuitable certificate purpose"
+        }
+        CertificateError::ApplicationVerificationFailure => "certificate chain too long",
+        _ => "certificate verify failed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, DnType, KeyPair, SanType};
+
+    use super::*;
+
+    #[test]
+    fn names_are_read_and_are_safe_in_header_fields() {
+        let mut params = CertificateParams::new(vec!["a.example.com".to_owned()]).unwrap();
+        let uri = "spiffe://example/ns/a".try_into().unwrap();
+        params.subject_alt_names.push(SanType::URI(uri));
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, "a, b");
+        params.distinguished_name.push(DnType::CommonName, "M\u{fc}ller\r\nX: 1");
+        let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+        let names = CertificateNames::of(certificate.der());
+        assert_eq!(names.subject, "CN=M\\C3\\BCller\\0d\\0aX: 1,O=a\\, b");
+        assert_eq!(names.issuer, names.subject);
+        assert_eq!(names.uris, ["spiffe://example/ns/a"]);
+        assert_eq!(names.dns, ["a.example.com"]);
+    }
+
+    #[test]
+    fn what_is_no_certificate_has_no_names() {
+        let names = CertificateNames::of(&CertificateDer::from(vec![0x30, 0x82, 1]));
+        assert_eq!(names, CertificateNames::default());
+    }
+}
