@@ -1,5 +1,6 @@
 //! The certificate of a client, as requests of its connection are judged by it.
 
+use std::fmt::{self, Write};
 use std::sync::{Arc, OnceLock};
 
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -66,19 +67,28 @@ impl ClientIdentity {
 }
 
 impl CertificateNames {
-    /// Reads the names. What cannot be read is empty: such a certificate is not valid either.
+    /// Reads the names. What cannot be read is empty.
     fn of(der: &CertificateDer<'_>) -> Self {
         let mut names = Self::default();
         if let Ok(certificate) = x509_cert::Certificate::from_der(der) {
             let certificate = certificate.tbs_certificate();
-            names.subject = ascii(&certificate.subject().to_string());
-            names.issuer = ascii(&certificate.issuer().to_string());
+            names.subject = ascii(&shown(certificate.subject()));
+            names.issuer = ascii(&shown(certificate.issuer()));
         }
         if let Ok(certificate) = webpki::EndEntityCert::try_from(der) {
             names.uris = certificate.valid_uri_names().map(ascii).collect();
             names.dns = certificate.valid_dns_names().map(ascii).collect();
         }
         names
+    }
+}
+
+/// Writes a name; one that cannot be written is empty.
+fn shown(name: &impl fmt::Display) -> String {
+    let mut text = String::new();
+    match write!(text, "{name}") {
+        Ok(()) => text,
+        Err(_) => String::new(),
     }
 }
 

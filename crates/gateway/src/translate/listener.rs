@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use super::client_options::ClientOptions;
 use super::conflict::find_conflicts;
 use super::index::{ObjectIndex, by_age};
 use super::listener_set::{ListenerSetContext, ListenerSets};
@@ -59,6 +58,8 @@ pub(super) struct ListenerContext<'a> {
     allowed: NamespaceScope<'a>,
     /// The TLS mode; `None` if there is no TLS, or none that can be served.
     pub(super) tls_mode: Option<ListenerTlsMode>,
+    /// True if clients are asked for certificates, and another listener of the port might not ask.
+    pub(super) asks_clients: bool,
     /// HTTP/3 settings, or why HTTP/3 cannot be served; `None` if it is not enabled.
     pub(super) http3: Option<Result<Http3Settings, ValidationFault>>,
     /// Number of attached routes. Gateway API demands it for a listener that is not served, too.
@@ -210,11 +211,10 @@ impl ListenerContext<'_> {
     /// True if the listener was to ask its clients for certificates but is not served. No other listener of its Gateway
     /// may serve its hosts then, which might ask for none.
     pub(super) fn withholds_hosts(&self) -> bool {
-        let tls = self.spec.tls.as_ref();
         self.protocol == ProtocolType::Https
             && self.conflict.is_none()
             && !self.is_served()
-            && tls.is_some_and(|tls| ClientOptions::are_meant(&tls.options))
+            && self.asks_clients
     }
 
     /// True if the listener keeps its hosts. A missing certificate does not give them to another namespace.
@@ -566,6 +566,7 @@ impl<'a> ListenerBuilder<'a, '_> {
             hosts: hostname.map_or(HostPattern::Any, |hostname| hostname.0.clone()),
             allowed,
             tls_mode: tls.tls_mode,
+            asks_clients: tls.asks_clients,
             http3: None,
             attached_routes: 0,
             fault: self.fault(spec).or(scope_fault).or(tls.fault),

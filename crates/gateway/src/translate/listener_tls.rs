@@ -42,6 +42,8 @@ pub(super) struct ListenerTlsResult {
     pub(super) fault: Option<ValidationFault>,
     /// References that cannot be resolved.
     pub(super) unresolved: Vec<ValidationFault>,
+    /// True if clients are asked for certificates, and another listener of the port might not ask.
+    pub(super) asks_clients: bool,
 }
 
 /// Builds the TLS of one listener of a Gateway.
@@ -59,7 +61,8 @@ pub(super) struct ListenerTlsBuilder<'a> {
 impl ListenerTlsBuilder<'_> {
     /// Builds the TLS. Unresolved references are reported here; the `fault` of the result is not.
     pub(super) fn build(&self, report: &mut TranslationReport) -> ListenerTlsResult {
-        let mut result = ListenerTlsResult::default();
+        let asks_clients = self.asks_clients();
+        let mut result = ListenerTlsResult { asks_clients, ..ListenerTlsResult::default() };
         let Some(tls) = &self.listener.tls else {
             result.fault = Some(self.refusal("tls", "is missing: set certificateRefs"));
             return result;
@@ -106,8 +109,13 @@ impl ListenerTlsBuilder<'_> {
                 Err(fault) => result.unresolved.push(fault),
             }
         }
-        // What a listener says of its hosts precedes what its Gateway says of the port.
+        // What a listener says of its hosts precedes what its Gateway says of the port, if both have one owner.
         let (clients, field) = match (options, self.validation()) {
+            (Some(_), Some(_)) if self.owner.kind != "Gateway" => {
+                let message = "are not for this port: its Gateway verifies client certificates";
+                result.fault = Some(self.refusal("tls.options", message));
+                return;
+            }
             (Some(options), _) => {
                 let field = self.field("tls.options");
                 (self.clients_by_options(options, &field, result, report), field)
@@ -129,6 +137,16 @@ impl ListenerTlsBuilder<'_> {
                 clients,
             })));
         }
+    }
+
+    /// True if clients are to be asked for certificates, and another listener of the port might ask for others, or for none.
+    fn asks_clients(&self) -> bool {
+        let has_options = |listener: &objects::ListenerSpec| {
+            listener.tls.as_ref().is_some_and(|tls| ClientOptions::are_meant(&tls.options))
+        };
+        let of_port = self.gateway.spec.listeners.iter().filter(|it| it.port == self.listener.port);
+        has_options(self.listener)
+            || self.validation().is_some() && of_port.into_iter().any(has_options)
     }
 
     /// Returns the validation of client certificates, and its field path. Gateway API has it for HTTPS only.

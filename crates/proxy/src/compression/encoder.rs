@@ -1,6 +1,6 @@
 //! Encoders of compressed bodies, and the limit of their number.
 //!
-//! Each has a small window, so that a response needs less than [`MEMORY_BYTES`] while it is encoded, whatever its size.
+//! Each has a small window, so that a response needs less than [`encoder::MEMORY_BYTES`] while it is encoded, whatever its size.
 
 use std::cell::Cell;
 use std::io::Write;
