@@ -118,8 +118,12 @@ impl BoundedListener {
         Ok(Self { address, listener, request_timeout, max_connections, connections })
     }
 
-    /// Returns the listener with another limit on concurrent connections.
+    /// Returns the listener with another limit on concurrent connections. All of them may come at once, as clients do that
+    /// lost another replica.
     pub(crate) fn with_max_connections(self, max_connections: usize) -> Self {
+        let backlog = i32::try_from(max_connections).unwrap_or(i32::MAX);
+        // A listening socket takes another backlog. With the former one, some connections come in seconds later.
+        drop(rustix::net::listen(&self.listener, backlog));
         Self { max_connections, ..self }
     }
 }

@@ -68,7 +68,12 @@ async fn change_of_one_endpoint_reaches_a_thousand_clients() -> Result {
             Ok((Instant::now(), stream))
         });
     }
-    ready.wait().await;
+    tokio::select! {
+        _ = ready.wait() => {}
+        Some(failed) = clients.join_next() => {
+            failed??;
+        }
+    }
     let (first, memory) = (start.elapsed(), sheave.memory_bytes()?.saturating_sub(before));
     let cpu_of_all = sheave.cpu_time()?;
     let waits = CpuWaitMeter::start(&sheave)?;
