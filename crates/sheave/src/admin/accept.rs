@@ -123,7 +123,7 @@ impl BoundedListener {
     pub(crate) fn with_max_connections(self, max_connections: usize) -> Self {
         let backlog = i32::try_from(max_connections).unwrap_or(i32::MAX);
         // A listening socket takes another backlog. With the former one, some connections come in seconds later.
-        drop(rustix::net::listen(&self.listener, backlog));
+        rustix::net::listen(&self.listener, backlog).ok();
         Self { max_connections, ..self }
     }
 }
