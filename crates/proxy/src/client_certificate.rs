@@ -3,9 +3,7 @@
 //! The certificate is that of the connection, which SNI selected the authorities for. A request for a host with other
 //! authorities is not served on it: see [`tls::SniTable::is_misdirected`].
 
-use aws_lc_rs::digest::{SHA256, digest};
 use codec::head::{FieldSection, ResponseHead};
-use data_encoding::{BASE64, HEXLOWER};
 use gateway::snapshot::{
     ClientCertificateAccess, ClientCertificateDetail, ClientCertificateMode, ForwardedCertificate,
     ForwardedCertificateMode, SslClientFields,
@@ -96,11 +94,10 @@ fn element(details: &[ClientCertificateDetail], identity: &ClientIdentity) -> St
     for detail in details {
         match detail {
             ClientCertificateDetail::Hash => {
-                let hash = HEXLOWER.encode(digest(&SHA256, identity.der()).as_ref());
-                parts.push(format!("Hash={hash}"));
+                parts.push(format!("Hash={}", identity.sha256()));
             }
             ClientCertificateDetail::Cert => {
-                parts.push(format!("Cert=\"{}\"", escaped_pem(identity.der())));
+                parts.push(format!("Cert=\"{}\"", identity.escaped_pem()));
             }
             // Envoy always quotes it.
             ClientCertificateDetail::Subject => {
@@ -147,29 +144,8 @@ fn write_ssl_client_fields(
         }
     }
     if extent == SslClientFields::NamesAndCertificate && !identity.der().is_empty() {
-        fields.append(CERTIFICATE, escaped_pem(identity.der()));
+        fields.append(CERTIFICATE, identity.escaped_pem());
     }
-}
-
-/// Returns the certificate in PEM, with percent signs in place of what is no unreserved character (RFC 3986).
-fn escaped_pem(der: &[u8]) -> String {
-    let base64 = BASE64.encode(der);
-    let mut pem = String::from("-----BEGIN CERTIFICATE-----\n");
-    for line in base64.as_bytes().chunks(64) {
-        pem.extend(line.iter().copied().map(char::from));
-        pem.push('\n');
-    }
-    pem.push_str("-----END CERTIFICATE-----\n");
-    let mut out = String::with_capacity(pem.len() * 5 / 4);
-    for byte in pem.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                out.push(char::from(byte));
-            }
-            _ => out.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    out
 }
 
 #[cfg(test)]
@@ -241,6 +217,5 @@ mod tests {
     fn separators_in_names_are_quoted() {
         assert_eq!(value("spiffe://a/b"), "spiffe://a/b");
         assert_eq!(value("http://a/;Hash=1,\"x\""), "\"http://a/;Hash=1,\\\"x\\\"\"");
-        assert!(escaped_pem(&[0xfb; 60]).starts_with("-----BEGIN%20CERTIFICATE-----%0A%2B%2Fv7"));
     }
 }

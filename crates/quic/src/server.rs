@@ -333,11 +333,11 @@ impl ConnectionAcceptor {
     }
 }
 
-/// Verifies the certificate of a client; `None`: it has presented none.
+/// Returns the identity of a client; `None`: it has presented no certificate.
 fn client_identity(site: &SniEntry, proto: &quinn_proto::Connection) -> Option<ClientIdentity> {
     let presented = proto.crypto_session().peer_identity()?;
     let presented = presented.downcast::<Vec<CertificateDer<'static>>>().ok()?;
-    site.client_identity(&presented)
+    site.client_identity(*presented)
 }
 
 fn handshake_data(proto: &quinn_proto::Connection) -> Option<QuicHandshakeData> {

@@ -3,22 +3,30 @@
 use std::fmt::{self, Write};
 use std::sync::{Arc, OnceLock};
 
+use aws_lc_rs::digest::{SHA256, digest};
+use data_encoding::{BASE64, HEXLOWER};
 use rustls::pki_types::{CertificateDer, UnixTime};
-use rustls::server::danger::ClientCertVerifier;
 use rustls::{CertificateError, Error};
 use x509_cert::der::Decode;
+
+use crate::client_verifier::ListenerClientVerifier;
 
 /// Maximum size of a certificate that policies accept, in bytes. It may be sent on in a header field.
 const MOST_CERTIFICATE_BYTES: usize = 16 * 1024;
 
 /// The certificate that a client has presented.
 ///
-/// It is verified when the connection begins, also if its session is resumed: the authorities may have changed, and the
-/// certificate may have expired.
+/// It is verified as of the beginning of the connection, also if its session is resumed: the authorities may have changed,
+/// and the certificate may have expired. What nothing asks for is not computed, and the rest once.
 pub struct ClientIdentity {
-    certificate: CertificateDer<'static>,
-    fault: Option<&'static str>,
+    /// The certificates that the client has presented, its own first.
+    presented: Vec<CertificateDer<'static>>,
+    verifier: Arc<ListenerClientVerifier>,
+    begun: UnixTime,
+    fault: OnceLock<Option<&'static str>>,
     names: OnceLock<CertificateNames>,
+    sha256: OnceLock<String>,
+    escaped_pem: OnceLock<String>,
 }
 
 /// The names in a certificate.
@@ -35,34 +43,65 @@ pub struct CertificateNames {
 }
 
 impl ClientIdentity {
-    /// Verifies the certificates that a client has presented, its own first. `None`: it has presented none.
-    pub(super) fn verify(
-        verifier: &Arc<dyn ClientCertVerifier>,
-        presented: &[CertificateDer<'static>],
+    /// Returns the identity of a client that has presented these certificates. `None`: it has presented none.
+    pub(super) fn new(
+        verifier: &Arc<ListenerClientVerifier>,
+        mut presented: Vec<CertificateDer<'static>>,
     ) -> Option<Self> {
-        let (certificate, intermediates) = presented.split_first()?;
-        let (certificate, fault) = if certificate.len() > MOST_CERTIFICATE_BYTES {
-            (CertificateDer::from(Vec::new()), Some("certificate is too large"))
-        } else {
-            let result = verifier.verify_client_cert(certificate, intermediates, UnixTime::now());
-            (certificate.clone(), result.err().map(|error| reason(&error)))
+        let mut fault = OnceLock::new();
+        if presented.first()?.len() > MOST_CERTIFICATE_BYTES {
+            fault = OnceLock::from(Some("certificate is too large"));
+            presented = vec![CertificateDer::from(Vec::new())];
+        }
+        let bytes: usize = presented.iter().map(|it| it.len()).sum();
+        let mut identity = Self {
+            presented,
+            verifier: Arc::clone(verifier),
+            begun: UnixTime::now(),
+            fault,
+            names: OnceLock::new(),
+            sha256: OnceLock::new(),
+            escaped_pem: OnceLock::new(),
         };
-        Some(Self { certificate, fault, names: OnceLock::new() })
+        if bytes > MOST_CERTIFICATE_BYTES {
+            // The connection does not hold a long chain.
+            identity.fault();
+            identity.presented.truncate(1);
+        }
+        Some(identity)
     }
 
     /// Returns the certificate in DER; empty if it is too large to be sent on.
     pub fn der(&self) -> &[u8] {
-        &self.certificate
+        self.certificate()
     }
 
     /// Returns the reason why the certificate is not valid, if it is not.
     pub fn fault(&self) -> Option<&'static str> {
-        self.fault
+        *self.fault.get_or_init(|| {
+            let (certificate, intermediates) = self.presented.split_first()?;
+            let result = self.verifier.check(certificate, intermediates, self.begun);
+            result.err().map(|error| reason(&error))
+        })
+    }
+
+    /// Returns the SHA-256 digest of the certificate, in hexadecimal digits.
+    pub fn sha256(&self) -> &str {
+        self.sha256.get_or_init(|| HEXLOWER.encode(digest(&SHA256, self.der()).as_ref()))
+    }
+
+    /// Returns the certificate in PEM, with percent signs in place of what is no unreserved character (RFC 3986).
+    pub fn escaped_pem(&self) -> &str {
+        self.escaped_pem.get_or_init(|| escaped_pem(self.der()))
+    }
+
+    fn certificate(&self) -> &CertificateDer<'static> {
+        self.presented.first().expect("a client with an identity has presented a certificate")
     }
 
     /// Returns the names in the certificate.
     pub fn names(&self) -> &CertificateNames {
-        self.names.get_or_init(|| CertificateNames::of(&self.certificate))
+        self.names.get_or_init(|| CertificateNames::of(self.certificate()))
     }
 }
 
@@ -99,6 +138,27 @@ fn ascii(text: &str) -> String {
         match byte {
             b' '..=b'~' => out.push(char::from(byte)),
             _ => out.push_str(&format!("\\{byte:02X}")),
+        }
+    }
+    out
+}
+
+/// Returns the certificate in PEM, with percent signs in place of what is no unreserved character (RFC 3986).
+fn escaped_pem(der: &[u8]) -> String {
+    let base64 = BASE64.encode(der);
+    let mut pem = String::from("-----BEGIN CERTIFICATE-----\n");
+    for line in base64.as_bytes().chunks(64) {
+        pem.extend(line.iter().copied().map(char::from));
+        pem.push('\n');
+    }
+    pem.push_str("-----END CERTIFICATE-----\n");
+    let mut out = String::with_capacity(pem.len() * 5 / 4);
+    for byte in pem.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                out.push(char::from(byte));
+            }
+            _ => out.push_str(&format!("%{byte:02X}")),
         }
     }
     out
@@ -144,6 +204,11 @@ mod tests {
         assert_eq!(names.issuer, names.subject);
         assert_eq!(names.uris, ["spiffe://example/ns/a"]);
         assert_eq!(names.dns, ["a.example.com"]);
+    }
+
+    #[test]
+    fn pem_is_escaped() {
+        assert!(escaped_pem(&[0xfb; 60]).starts_with("-----BEGIN%20CERTIFICATE-----%0A%2B%2Fv7"));
     }
 
     #[test]

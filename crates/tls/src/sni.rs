@@ -9,13 +9,12 @@ use gateway::matching::{HostName, HostPattern, HostTrie, OwnedHostName};
 use gateway::snapshot::{ListenerTls, SniRule, TlsPayload, TlsTermination};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
-use rustls::server::danger::ClientCertVerifier;
 use rustls::{Error, ServerConfig};
 
 use crate::TlsInfo;
 use crate::certificate::CertificateResolver;
 use crate::client_identity::ClientIdentity;
-use crate::client_verifier::{self, ClientVerifiers};
+use crate::client_verifier::ListenerClientVerifier;
 use crate::provider;
 use crate::resumption::ResumptionRegistry;
 use crate::ticket_keys::TicketKeyRing;
@@ -56,7 +55,7 @@ pub struct ServerTlsConfig {
     /// `None`: the payload can be carried over TCP only.
     pub over_quic: Option<QuicServerTlsConfig>,
     /// Verifier of the certificates that clients present; `None`: none is requested.
-    clients: Option<Arc<dyn ClientCertVerifier>>,
+    clients: Option<Arc<ListenerClientVerifier>>,
 }
 
 /// The TLS configurations of connections over QUIC.
@@ -120,10 +119,14 @@ impl SniTable {
 }
 
 impl SniEntry {
-    /// Verifies the certificates that a client has presented, its own first. `None`: it has presented none.
-    pub fn client_identity(&self, presented: &[CertificateDer<'static>]) -> Option<ClientIdentity> {
+    /// Returns the identity of a client that has presented these certificates, its own first. `None`: it has presented
+    /// none, or none was requested.
+    pub fn client_identity(
+        &self,
+        presented: Vec<CertificateDer<'static>>,
+    ) -> Option<ClientIdentity> {
         let ServerTlsMode::Terminate(config) = &self.mode else { return None };
-        ClientIdentity::verify(config.clients.as_ref()?, presented)
+        ClientIdentity::new(config.clients.as_ref()?, presented)
     }
 
     /// True if a handshake with the entry `earlier` has proved all that this entry requires of clients, or that policies
@@ -259,9 +262,8 @@ impl ServerTlsConfigs {
             .with_safe_default_protocol_versions()?;
         let (builder, clients) = match &terms.clients {
             Some(asked) => {
-                let ClientVerifiers { handshake, strict } =
-                    client_verifier::verifiers(asked, &self.provider)?;
-                (builder.with_client_cert_verifier(handshake), Some(strict))
+                let verifier = Arc::new(ListenerClientVerifier::new(asked, &self.provider)?);
+                (builder.with_client_cert_verifier(verifier.clone()), Some(verifier))
             }
             None => (builder.with_no_client_auth(), None),
         };

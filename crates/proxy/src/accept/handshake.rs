@@ -153,7 +153,7 @@ async fn perform_handshake(
     if let Some(tls_info) = client.tls_info.as_mut().and_then(Arc::get_mut) {
         tls_info.version = version;
         let entry = tls_info.sni_entry.as_ref();
-        tls_info.client = entry.and_then(|entry| entry.client_identity(&presented?));
+        tls_info.client = entry.and_then(|entry| entry.client_identity(presented?));
     }
     client.last_event_at = clock::now();
     (client, result.map(|()| payload))
