@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -67,14 +67,9 @@ pub(crate) async fn exchange(
 
 /// Returns TLS with the authorities that the machine trusts.
 pub(crate) fn client_config() -> Result<Arc<ClientConfig>, String> {
-    trusting(proxy::system_roots()).map(Arc::new)
-}
-
-/// Returns TLS that trusts these authorities.
-pub(crate) fn trusting(roots: impl Into<Arc<RootCertStore>>) -> Result<ClientConfig, String> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder =
         ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let builder = builder.map_err(|error| error.to_string())?;
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+    Ok(Arc::new(builder.with_root_certificates(proxy::system_roots()).with_no_client_auth()))
 }

@@ -252,6 +252,11 @@ fn differences<K: Eq + std::hash::Hash>(
     after.map(difference).collect()
 }
 
+/// Returns the increase of a count; one that is new begins at 0.
+fn increase(now: u64, then: Option<u64>) -> u64 {
+    now.saturating_sub(then.unwrap_or_default())
+}
+
 fn route_intervals(
     before: &TrafficSummary,
     after: &TrafficSummary,
@@ -263,19 +268,18 @@ fn route_intervals(
             return RouteInterval::default();
         }
         let last = before.get(&*route.name);
-        let since = |now: u64, then: Option<u64>| now.saturating_sub(then.unwrap_or_default());
         let class =
-            |index: usize| since(route.responses[index], last.map(|last| last.responses[index]));
+            |index: usize| increase(route.responses[index], last.map(|last| last.responses[index]));
         let mut durations = [0; DURATION_BUCKETS];
         for (index, (sum, count)) in durations.iter_mut().zip(&route.durations).enumerate() {
             let then = last.and_then(|last| last.durations.get(index)).copied();
-            *sum = u32::try_from(since(*count, then)).unwrap_or(u32::MAX);
+            *sum = u32::try_from(increase(*count, then)).unwrap_or(u32::MAX);
         }
         RouteInterval {
             requests: (0..6).map(class).sum::<u64>()
-                + since(route.sessions, last.map(|last| last.sessions)),
+                + increase(route.sessions, last.map(|last| last.sessions)),
             errors: class(5),
-            rejected: since(route.rejected, last.map(|last| last.rejected)),
+            rejected: increase(route.rejected, last.map(|last| last.rejected)),
             durations,
         }
     };
@@ -296,15 +300,14 @@ fn backend_intervals(
                 ..BackendInterval::default()
             };
         }
-        let since = |now: u64, then: Option<u64>| now.saturating_sub(then.unwrap_or_default());
         let rejected = backend.rejected.iter().enumerate();
         BackendInterval {
-            requests: since(backend.requests, last.map(|last| last.requests)),
-            failures: since(backend.failures, last.map(|last| last.failures)),
-            retries: since(backend.retries, last.map(|last| last.retries)),
+            requests: increase(backend.requests, last.map(|last| last.requests)),
+            failures: increase(backend.failures, last.map(|last| last.failures)),
+            retries: increase(backend.retries, last.map(|last| last.retries)),
             rejected: rejected
                 .map(|(index, count)| {
-                    since(*count, last.and_then(|last| last.rejected.get(index)).copied())
+                    increase(*count, last.and_then(|last| last.rejected.get(index)).copied())
                 })
                 .collect(),
         }
