@@ -5,6 +5,7 @@
 
 use super::super::super::client_options::MOST_DEPTH;
 use super::endpoint_tls::own_secret;
+use super::value::{parse_bool, parse_number};
 use crate::objects::{ClientCertificateAccess, ClientCertificateMode, SslClientFields};
 
 /// An annotation about client certificates.
@@ -68,9 +69,8 @@ impl ClientCertificateAnnotations {
                 });
             }
             ClientCertificateAnnotation::Depth => {
-                let depth = value.parse().ok().filter(|depth| *depth <= MOST_DEPTH);
-                let message = || format!("must be from 0 to {MOST_DEPTH}, is {value}");
-                self.depth = Some(depth.ok_or_else(message)?);
+                let depth = parse_number(value, 0, MOST_DEPTH.into())?;
+                self.depth = u8::try_from(depth).ok();
             }
             ClientCertificateAnnotation::ErrorPage => {
                 let is_url = ["http://", "https://"].iter().any(|it| value.starts_with(it))
@@ -81,8 +81,7 @@ impl ClientCertificateAnnotations {
                 self.error_page = Some(value.to_owned());
             }
             ClientCertificateAnnotation::PassesCertificate => {
-                let message = || format!("must be true or false, is {value}");
-                self.passes_certificate = Some(value.parse().map_err(|_error| message())?);
+                self.passes_certificate = Some(parse_bool(value)?);
             }
         }
         Ok(())
