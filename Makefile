@@ -59,7 +59,7 @@ fuzz: ## each fuzz target for SECONDS=60; TARGET=name for one
 	@scripts/setup fuzz
 	@scripts/fuzz $(or $(SECONDS),60) $(TARGET)
 
-soak: ## an hour of mixed load and faults; then memory, descriptors and counts are as before; MINUTES=60 SEED=1 SUMMARY=FILE
+soak: ## an hour of load and faults; memory, descriptors, counts as before; MINUTES=60 SEED=1 SUMMARY=FILE CLUSTER=1
 	@scripts/setup test
 	@scripts/soak
 

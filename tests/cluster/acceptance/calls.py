@@ -13,20 +13,19 @@ from lab.article002 import calls
 from lab.article002.setup import MODULE
 from tests.cluster.acceptance.load import TIMEOUT_SECONDS, Answer, Load
 
-# Longer than any test; the client is stopped earlier.
-SECONDS = 600
-
 
 class Calls(Load):
     """Calls at a fixed rate over the one connection of gRPC for Go; results are available after the load."""
 
     RATE = 500
+    # Longer than any test; the client is stopped earlier.
+    SECONDS = 600
 
     def __init__(
         self, address: str, host: str, clients: int, pause_seconds: float, network: Path | None = None
     ) -> None:
         super().__init__(address, host, clients, pause_seconds)
-        how = {"rate": self.RATE, "seconds": SECONDS, "deadline": f"{TIMEOUT_SECONDS}s", "authority": host}
+        how = {"rate": self.RATE, "seconds": self.SECONDS, "deadline": f"{TIMEOUT_SECONDS}s", "authority": host}
         flags = [word for name, value in how.items() for word in (f"-{name}", str(value))]
         within = [] if network is None else ["nsenter", f"--net={network}", "--"]
         self._argv = [*within, str(golang.build(MODULE)), "call", f"passthrough:///{address}:80", *flags]

@@ -209,9 +209,17 @@ class GatewayTest(ClusterTest):
 
 def metric(address: str, name: str) -> float:
     """Returns a metric without labels, from the replica at this address."""
+    return next(float(line.split()[1]) for line in metric_lines(address) if line.startswith(f"{name} "))
+
+
+def metric_sum(address: str, name: str) -> float:
+    """Returns the sum of a metric over all its labels; 0 if there is none."""
+    return sum(float(line.rsplit(" ", 1)[1]) for line in metric_lines(address) if line.startswith(f"{name}{{"))
+
+
+def metric_lines(address: str) -> list[str]:
     with urllib.request.urlopen(f"http://{address}:9900/metrics", timeout=10) as response:
-        lines = response.read().decode().splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+        return response.read().decode().splitlines()
 
 
 def is_ending(pod: Object) -> bool:
