@@ -206,6 +206,17 @@ INLINE void remember(const struct packet *packet, const struct choice *choice)
     bpf_map_update_elem(&connections, &packet->flow, &connection, BPF_ANY);
 }
 
+INLINE void key_of_reply(struct flow_key *key, const struct packet *packet,
+                         const struct endpoint *endpoint)
+{
+    key->source = endpoint->address;
+    key->target = packet->flow.source;
+    key->source_port = endpoint->port;
+    key->target_port = packet->flow.source_port;
+    key->protocol = packet->flow.protocol;
+    __builtin_memset(key->unused, 0, sizeof(key->unused));
+}
+
 INLINE struct service *find_service(const struct packet *packet)
 {
     struct service_key key = {

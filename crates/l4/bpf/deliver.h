@@ -2,9 +2,7 @@
 // Sends a packet to the endpoint that was chosen, in the mode of the endpoint.
 #pragma once
 
-#include "choose.h"
-
-#define NAT_PORT_PROBES 16
+#include "nat.h"
 
 // Direct server return on the same segment: only the frame changes, and the pod's node decides
 // again.
@@ -43,17 +41,6 @@ INLINE int enter_pod(struct __sk_buff *skb, const struct endpoint *endpoint)
     if (rewrite_macs(skb, endpoint->mac, endpoint->source_mac))
         return drop(DROP_REWRITE_FAILED);
     return bpf_redirect_peer(endpoint->ifindex, 0);
-}
-
-INLINE void key_of_reply(struct flow_key *key, const struct packet *packet,
-                         const struct endpoint *endpoint)
-{
-    key->source = endpoint->address;
-    key->target = packet->flow.source;
-    key->source_port = endpoint->port;
-    key->target_port = packet->flow.source_port;
-    key->protocol = packet->flow.protocol;
-    __builtin_memset(key->unused, 0, sizeof(key->unused));
 }
 
 // Keeps the translation of replies. It is looked at for each packet, so that it is not the first to
@@ -100,77 +87,6 @@ INLINE int send_local(struct __sk_buff *skb, struct scratch *scratch, const stru
     if (rewrite_target(skb, packet, &endpoint->address, endpoint->port))
         return drop(DROP_REWRITE_FAILED);
     return enter_pod(skb, endpoint);
-}
-
-// Finds a source port towards the pod, and keeps the translation of replies under it. Returns 0 if
-// there is none.
-INLINE __be16 reserve_nat_port(struct scratch *scratch, const struct service *service,
-                               const struct choice *choice, const struct settings *settings,
-                               const struct address *source)
-{
-    const struct packet *packet = &scratch->packet;
-    __u32 first = settings->nat_first_port, count = settings->nat_last_port - first + 1;
-    __u32 start = mix_words(1, (const __be32 *)&packet->flow, sizeof(packet->flow) / 4);
-    struct reply *reply = &scratch->reply;
-
-    if (count == 0 || count > 65536)
-        return 0;
-    __builtin_memset(reply, 0, sizeof(*reply));
-    reply->vip = packet->flow.target;
-    reply->client = packet->flow.source;
-    reply->port = packet->flow.target_port;
-    reply->client_port = packet->flow.source_port;
-    reply->service = service->id;
-    reply->endpoint = choice->id;
-    key_of_reply(&scratch->key, packet, choice->endpoint);
-    scratch->key.target = *source;
-    for (__u32 i = 0; i < NAT_PORT_PROBES; i++) {
-        scratch->key.target_port = bpf_htons(first + (start + i) % count);
-        if (!bpf_map_update_elem(&replies, &scratch->key, reply, BPF_NOEXIST))
-            return scratch->key.target_port;
-    }
-    return 0;
-}
-
-// True if the reply of a known connection is still translated.
-INLINE bool has_nat_port(struct scratch *scratch, const struct choice *choice,
-                         const struct address *source)
-{
-    const struct packet *packet = &scratch->packet;
-    struct reply *reply;
-
-    if (!choice->nat_port)
-        return false;
-    key_of_reply(&scratch->key, packet, choice->endpoint);
-    scratch->key.target = *source;
-    scratch->key.target_port = choice->nat_port;
-    reply = bpf_map_lookup_elem(&replies, &scratch->key);
-    return reply && reply->client_port == packet->flow.source_port &&
-           is_same_address(&reply->client, &packet->flow.source);
-}
-
-// Replies return through this node: the packet comes from the node for the pod.
-INLINE int send_full_nat(struct __sk_buff *skb, struct scratch *scratch,
-                         const struct service *service, struct choice *choice)
-{
-    const struct packet *packet = &scratch->packet;
-    const struct endpoint *endpoint = choice->endpoint;
-    struct settings *settings = read_settings();
-    const struct address *source;
-
-    if (!settings)
-        return drop(DROP_NO_NAT_PORT);
-    source = &settings->nat_source[packet->is_ipv6 & 1];
-    if (!has_nat_port(scratch, choice, source)) {
-        choice->nat_port = reserve_nat_port(scratch, service, choice, settings, source);
-        if (!choice->nat_port)
-            return drop(DROP_NO_NAT_PORT);
-        remember(packet, choice);
-    }
-    if (rewrite_target(skb, packet, &endpoint->address, endpoint->port) ||
-        rewrite_source(skb, packet, source, choice->nat_port))
-        return drop(DROP_REWRITE_FAILED);
-    return bpf_redirect_neigh(endpoint->ifindex, NULL, 0, 0);
 }
 
 INLINE int deliver(struct __sk_buff *skb, struct scratch *scratch, const struct service *service,

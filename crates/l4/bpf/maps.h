@@ -118,6 +118,16 @@ struct connection {
     __u8 unused[2];
 };
 
+// Stages of a connection with full NAT, as both sides have shown them.
+enum nat_stage {
+    NAT_ANSWERED = 1,
+    // The client has sent after the answer.
+    NAT_CONFIRMED = 2,
+    NAT_CLIENT_CLOSED = 4,
+    NAT_POD_CLOSED = 8,
+    NAT_CLOSED = NAT_CLIENT_CLOSED | NAT_POD_CLOSED,
+};
+
 // Translation of what a pod sends.
 struct reply {
     struct address vip;
@@ -129,7 +139,11 @@ struct reply {
     __be16 client_port;
     // Largest segment that the client may send; 0 is no limit.
     __u16 mss;
-    __u8 unused[2];
+    // With full NAT: what the connection has come to, and when its last packet came, in seconds
+    // since the start of the machine.
+    __u8 stage;
+    __u8 unused;
+    __u32 seen_seconds;
 };
 
 struct server_id_key {

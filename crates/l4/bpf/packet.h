@@ -11,7 +11,9 @@
 #define IPV4_FRAGMENT_OFFSET 0x1fff
 #define IPV6_MORE_FRAGMENTS 1
 #define IPV6_FRAGMENT_OFFSET 0xfff8
+#define TCP_FIN 0x01
 #define TCP_SYN 0x02
+#define TCP_RST 0x04
 #define TCP_ACK 0x10
 
 enum parse_result {

@@ -154,6 +154,7 @@ INLINE int return_full_nat(struct __sk_buff *skb, struct scratch *scratch)
     if (packet->is_first_fragment)
         remember_reply_fragment(packet, reply);
     count(skb, reply->service, reply->endpoint, false);
+    follow_nat(reply, packet, true);
     return translate_back(skb, packet, &reply->vip, reply->port, &reply->client,
                           reply->client_port);
 }

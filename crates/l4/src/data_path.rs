@@ -21,7 +21,7 @@ use crate::object::{OBJECT, ProgramHook};
 use crate::table::{MapChange, MapContents};
 
 /// Version of the maps: another version has a folder of its own.
-const LAYOUT_VERSION: &str = "v2";
+const LAYOUT_VERSION: &str = "v3";
 /// Filters of clsact that are ours.
 const PRIORITY: u16 = 0x5ea;
 const HANDLE: TcHandle = TcHandle::new(0, 1);

@@ -250,7 +250,11 @@ pub struct ReplyValue {
     pub client_port: NetworkPort,
     /// Largest segment that the client may send; 0 is no limit.
     pub mss: u16,
-    unused: [u8; 2],
+    /// What a connection with full NAT has come to: bits of `enum nat_stage` in `bpf/maps.h`.
+    pub stage: u8,
+    unused: u8,
+    /// Time of the last packet of a connection with full NAT, in seconds since the start of the machine.
+    pub seen_seconds: u32,
 }
 
 /// Service and server ID of a QUIC connection.
@@ -387,7 +391,7 @@ mod tests {
             (size_of::<MaglevSlots>(), 2 * TABLE_SIZE),
             (size_of::<EndpointValue>(), 32 + 8 + 2 + 1 + 1 + 6 + 6 + 2 + 2),
             (size_of::<ConnectionValue>(), 8 + 2 + 2),
-            (size_of::<ReplyValue>(), 32 + 8 + 2 + 2 + 2 + 2),
+            (size_of::<ReplyValue>(), 32 + 8 + 2 + 2 + 2 + 2 + 4),
             (size_of::<ServerIdKey>(), 8),
             (size_of::<RangeSource>(), 4 + 16),
             (size_of::<PeerKey>(), 8),

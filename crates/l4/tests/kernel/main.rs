@@ -121,7 +121,7 @@ fn pod_that_goes_takes_its_link_along() {
     let path = folder.path().to_owned();
     let pins = {
         let path = path.clone();
-        move || std::fs::read_dir(path.join("v2")).unwrap().flatten().filter(is_link).count()
+        move || std::fs::read_dir(path.join("v3")).unwrap().flatten().filter(is_link).count()
     };
     network.nodes[0].run(move || {
         let mut data_path = loader::load(0, DeliveryCase::Local, None, path);

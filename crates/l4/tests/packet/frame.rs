@@ -6,7 +6,9 @@ pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
 pub(crate) const ICMP: u8 = 1;
 pub(crate) const ICMPV6: u8 = 58;
+pub(crate) const FIN: u8 = 0x01;
 pub(crate) const SYN: u8 = 0x02;
+pub(crate) const RST: u8 = 0x04;
 pub(crate) const ACK: u8 = 0x10;
 
 pub(crate) type MacAddress = [u8; 6];

@@ -1,16 +1,18 @@
 //! The data path without a network: packet in, verdict and packet out.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 
+use aya::maps::{HashMap, Map, MapData};
 use aya::programs::{TestRun, TestRunOptions};
 use l4::{
-    DataPath, DataPathConfig, DesiredState, DropReason, EndpointPlace, EndpointSpec, L4Table,
-    NodeSettings, NodeSpec, NodeWay, PodLink, ProgramHook, ServiceSpec, TransportProtocol,
-    VipAnnouncement,
+    DataPath, DataPathConfig, DesiredState, DropReason, EndpointPlace, EndpointSpec, FlowKey,
+    L4Table, NodeSettings, NodeSpec, NodeWay, PodLink, ProgramHook, ReplyValue, ServiceSpec,
+    TransportProtocol, VipAnnouncement,
 };
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -82,6 +84,7 @@ pub(crate) struct TestNode {
     pub(crate) table: L4Table,
     pub(crate) desired: DesiredState,
     pub(crate) settings: NodeSettings,
+    folder: PathBuf,
     interfaces: BTreeMap<&'static str, u32>,
 }
 
@@ -94,13 +97,14 @@ impl TestNode {
             ip(&format!("link set {name} up"));
             interfaces.insert(name, nix::net::if_::if_nametoindex(name).unwrap());
         }
-        let config = DataPathConfig { connections, ..DataPathConfig::new(folder) };
+        let config = DataPathConfig { connections, ..DataPathConfig::new(&folder) };
         let data_path = DataPath::open(&config).unwrap();
         let mut node = Self {
             data_path,
             table: L4Table::default(),
             desired: DesiredState::default(),
             settings: NodeSettings::default(),
+            folder,
             interfaces,
         };
         for vip in VIPS {
@@ -223,6 +227,18 @@ impl TestNode {
     pub(crate) fn reply(&mut self, frame: &TestFrame) -> (ProgramVerdict, ParsedFrame) {
         let (verdict, out) = self.run_on(ProgramHook::PodOut, "pod0", &from_pod(frame).bytes());
         (verdict, ParsedFrame::new(&out))
+    }
+
+    /// Makes all translations of replies older.
+    pub(crate) fn age_replies(&self, seconds: u32) {
+        let version = fs::read_dir(&self.folder).unwrap().next().unwrap().unwrap().path();
+        let map = Map::LruHashMap(MapData::from_pin(version.join("replies")).unwrap());
+        let mut replies: HashMap<MapData, FlowKey, ReplyValue> = map.try_into().unwrap();
+        let entries: Vec<_> = replies.iter().map(Result::unwrap).collect();
+        for (flow, mut reply) in entries {
+            reply.seen_seconds = reply.seen_seconds.wrapping_sub(seconds);
+            replies.insert(flow, reply, 0).unwrap();
+        }
     }
 
     /// Asserts that a frame is dropped for a reason, and counted.

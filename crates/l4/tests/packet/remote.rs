@@ -3,7 +3,7 @@
 use l4::{DropReason, EndpointPlace, NodeWay, ProgramHook, TransportProtocol};
 
 use crate::frame::NODE_MAC;
-use crate::frame::{ParsedFrame, SYN, TCP, TestFrame, UDP, address};
+use crate::frame::{ACK, FIN, ParsedFrame, RST, SYN, TCP, TestFrame, UDP, address};
 use crate::node::{
     NODE_ADDRESSES, PEER_ADDRESSES, PEER_MAC, ProgramVerdict, TUNNEL_MAC, TUNNEL_PEER_MAC,
     TestNode, endpoint, on_node,
@@ -265,6 +265,102 @@ fn full_nat_without_a_free_port_drops() {
             [node.redirect(&frame(1)).source.port(), node.redirect(&frame(2)).source.port()];
         assert_ne!(ports[0], ports[1]);
         node.assert_dropped(&frame(3).bytes(), DropReason::NoNatPort);
+    });
+}
+
+/// A node with one port for full NAT.
+struct OnePort<'n> {
+    node: &'n mut TestNode,
+    port: String,
+}
+
+impl<'n> OnePort<'n> {
+    fn new(node: &'n mut TestNode) -> Self {
+        let way = node.full_nat();
+        serve_elsewhere(node, way);
+        (node.settings.nat_first_port, node.settings.nat_last_port) = (61_000, 61_000);
+        node.data_path.set_settings(&node.settings).unwrap();
+        let port = format!("{}:61000", NODE_ADDRESSES[0]);
+        Self { node, port }
+    }
+
+    fn frame(&self, client: u16, protocol: u8, flags: u8) -> TestFrame {
+        let [vip, _, address] = WORLDS[0];
+        let client = address.replace("40000", &client.to_string());
+        TestFrame { flags, ..TestFrame::new(&client, vip, protocol) }
+    }
+
+    fn send(&mut self, client: u16, protocol: u8, flags: u8) {
+        let frame = self.frame(client, protocol, flags);
+        assert_eq!(self.node.redirect(&frame).source, address(&self.port));
+    }
+
+    fn assert_in_use(&mut self, protocol: u8) {
+        let frame = self.frame(9, protocol, SYN);
+        self.node.assert_dropped(&frame.bytes(), DropReason::NoNatPort);
+    }
+
+    fn answer(&mut self, protocol: u8, flags: u8) {
+        let reply = TestFrame { flags, ..TestFrame::new(WORLDS[0][1], &self.port, protocol) };
+        assert_eq!(self.node.run(&reply.bytes()).0, ProgramVerdict::Pass);
+    }
+}
+
+#[test]
+fn full_nat_uses_the_port_of_a_closed_connection_again() {
+    on_node(|node| {
+        let mut nat = OnePort::new(node);
+        nat.send(1, TCP, SYN);
+        nat.assert_in_use(TCP);
+        nat.answer(TCP, SYN | ACK);
+        nat.send(1, TCP, ACK);
+        nat.send(1, TCP, FIN | ACK);
+        nat.assert_in_use(TCP);
+        nat.answer(TCP, FIN | ACK);
+        // The client's port again, before another one gets it.
+        nat.send(1, TCP, SYN);
+        nat.assert_in_use(TCP);
+        nat.answer(TCP, RST);
+        nat.send(2, TCP, SYN);
+        nat.assert_in_use(TCP);
+        nat.send(2, TCP, RST);
+        nat.send(3, TCP, SYN);
+        // A late packet of the first client finds no port, and takes none.
+        let late = nat.frame(1, TCP, ACK);
+        nat.node.assert_dropped(&late.bytes(), DropReason::NoNatPort);
+        nat.send(3, TCP, ACK);
+    });
+}
+
+#[test]
+fn full_nat_forgets_silent_connections() {
+    on_node(|node| {
+        let mut nat = OnePort::new(node);
+        let mut client = 100;
+        let mut check = |protocol, seconds: u32, packets: &[(bool, u8)]| {
+            client += 1;
+            for &(is_from_pod, flags) in packets {
+                match is_from_pod {
+                    true => nat.answer(protocol, flags),
+                    false => nat.send(client, protocol, flags),
+                }
+            }
+            // The clock may have gone on.
+            nat.node.age_replies(seconds - 3);
+            nat.assert_in_use(protocol);
+            nat.node.age_replies(3);
+        };
+        let opened = [(false, SYN), (true, SYN | ACK), (false, ACK)];
+        let half_closed = [opened[0], opened[1], opened[2], (false, FIN | ACK)];
+        check(TCP, 10, &opened[..1]);
+        check(TCP, 10, &opened[..2]);
+        check(TCP, 7440, &opened);
+        check(TCP, 240, &half_closed);
+        check(UDP, 10, &[(false, 0)]);
+        check(UDP, 120, &[(false, 0), (true, 0), (false, 0)]);
+        // Each has had the port of the one before; the last gives it back too.
+        check(TCP, 10, &opened[..1]);
+        check(UDP, 10, &[(false, 0)]);
     });
 }
 
