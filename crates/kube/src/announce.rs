@@ -111,7 +111,7 @@ pub async fn announce(
 /// Watches the Leases of all addresses.
 async fn watch_leases(api: Api<Lease>, sender: Sender<AddressLeases>) {
     let config = Config::default().labels(address_lease::SELECTOR);
-    let mut events = pin!(watcher(api, config.streaming_lists()).default_backoff());
+    let mut events = pin!(watcher(api, config.streaming_lists()).backoff(watch_backoff()));
     let mut arriving = BTreeMap::new();
     let mut is_failing = false;
     while let Some(event) = events.next().await {

@@ -37,6 +37,7 @@ struct ApiServerState {
     /// Objects whose statuses were written, including rejected writes, in order.
     writes: Vec<String>,
     has_no_streaming_lists: bool,
+    is_down: bool,
     /// Objects whose statuses may not be written, by name, with the response status.
     rejected: BTreeMap<String, StatusCode>,
     /// Objects for which writes never get an answer, by name.
@@ -115,6 +116,18 @@ impl ApiServer {
         self.state().unresponsive.insert(name.to_owned());
     }
 
+    /// Ends all watches, and answers no request until `come_back`.
+    pub(crate) fn go_down(&self) {
+        let mut state = self.state();
+        state.is_down = true;
+        state.watches.clear();
+    }
+
+    /// Answers as before `go_down`.
+    pub(crate) fn come_back(&self) {
+        self.state().is_down = false;
+    }
+
     /// Answers everything again.
     pub(crate) fn heed_all(&self) {
         self.state().unresponsive.clear();
@@ -135,6 +148,9 @@ impl ApiServer {
     }
 
     async fn answer(&self, request: Request<Body>) -> ApiResponse {
+        if self.state().is_down {
+            return error_response(StatusCode::SERVICE_UNAVAILABLE);
+        }
         let (head, body) = request.into_parts();
         let body = body.collect_bytes().await.unwrap();
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();

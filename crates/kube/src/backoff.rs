@@ -1,16 +1,34 @@
-//! Backoff of failed writes, per object: each is retried after an increasing delay, independently
-//! of the others.
+//! Backoff of watches, and of failed writes per object: each is retried after an increasing delay, independently of the
+//! others.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use backon::ExponentialBuilder;
+use kube_runtime::watcher::ExponentialBackoff;
 use tokio::time::Instant;
+
+/// First and longest delay between attempts to watch; each is extended by up to its own length at random. Requests go to
+/// endpoints that have ended until EndpointSlices are watched again, so that these delays are a small part of an outage.
+/// kube-runtime's default is up to a minute, and does not begin anew for an outage within two minutes of another.
+const WATCH_DELAYS: RangeInclusive<Duration> = Duration::from_millis(500)..=Duration::from_secs(2);
 
 /// Delay after the first failure; it doubles with each further one.
 const MIN_BACKOFF: Duration = Duration::from_secs(2);
 /// Longest delay: a cause that is fixed elsewhere, such as permissions, is noticed within this
 /// time.
 const MAX_BACKOFF: Duration = Duration::from_secs(64);
+
+/// Returns the delays between attempts of a watch.
+pub(crate) fn watch_backoff() -> ExponentialBackoff {
+    ExponentialBuilder::default()
+        .with_min_delay(*WATCH_DELAYS.start())
+        .with_max_delay(*WATCH_DELAYS.end())
+        .without_max_times()
+        .with_jitter()
+        .into()
+}
 
 /// Kind, namespace, name and version: a new version of an object starts without backoff.
 pub(crate) type WriteKey = (&'static str, String, String, String);

@@ -124,7 +124,7 @@ fn pod_ranges_of(node: &DynamicObject) -> Vec<IpNet> {
 async fn watch_pods(client: Client, node: String, publish: Sender<PodNamespaces>) {
     let api: Api<DynamicObject> = Api::all_with(client, &resource("Pod", "pods"));
     let config = Config::default().fields(&format!("spec.nodeName={node}"));
-    let mut events = pin!(watcher(api, config).default_backoff());
+    let mut events = pin!(watcher(api, config).backoff(watch_backoff()));
     let mut pods = NodePods::default();
     let (mut is_failing, mut is_published) = (false, false);
     loop {

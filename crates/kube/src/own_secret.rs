@@ -196,7 +196,7 @@ async fn watch_secret(
 ) {
     let api: Api<Secret> = Api::namespaced(client, &namespace);
     let config = Config::default().fields(&format!("metadata.name={name}"));
-    let mut events = pin!(watcher(api, config).default_backoff());
+    let mut events = pin!(watcher(api, config).backoff(watch_backoff()));
     let mut listed = SecretState::Absent;
     while let Some(event) = events.next().await {
         match event {

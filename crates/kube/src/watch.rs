@@ -18,7 +18,7 @@ use tokio::sync::watch::{self as channel, Receiver, Sender};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::backoff::WriteBackoff;
+use crate::backoff::{WriteBackoff, watch_backoff};
 use crate::deletion_cost::DeletionCostWriter;
 use crate::events::{EventRecorder, EventWriter, ReporterIdentity};
 use crate::kind::{ADDRESS_POOL, BGP_PEER, KINDS, NETWORK_POLICY, NODE, WatchedKind};
@@ -394,7 +394,7 @@ impl Reflector {
     ) -> Result<(), CannotStream> {
         let kind = &KINDS[watch.kind];
         let streams = config.initial_list_strategy == InitialListStrategy::StreamingList;
-        let mut events = pin!(watcher(api, config).default_backoff());
+        let mut events = pin!(watcher(api, config).backoff(watch_backoff()));
         let mut is_failing = false;
         while let Some(event) = events.next().await {
             match event {

@@ -49,6 +49,24 @@ async fn watch_works_without_streaming_lists() {
     check(ApiServer::without_streaming_lists()).await;
 }
 
+/// However long an outage was, and however soon it follows another.
+#[tokio::test(start_paused = true)]
+async fn changes_are_seen_soon_after_an_outage() {
+    let server = ApiServer::default();
+    let mut objects = watch(&server);
+    let mut names = Vec::new();
+    for seconds in [1, 40, 40, 3600] {
+        server.go_down();
+        sleep(Duration::from_secs(seconds)).await;
+        names.push(format!("service-{}", names.len()));
+        server.put(SERVICES, service(&names[names.len() - 1]));
+        server.come_back();
+        let back = Instant::now();
+        while services(&mut objects).await != names {}
+        assert!(back.elapsed() <= Duration::from_secs(5), "{:?}", back.elapsed());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn unchanged_statuses_notify_no_subscriber() {
     let objects = watch(&ApiServer::default());
