@@ -1,11 +1,13 @@
 //! Properties of what a configuration is parsed to: objects from files and from an API server, and patterns.
 
+use gateway::jwks::{JsonWebKeySet, JwtAlgorithm};
 use gateway::matching::{
     HostName, HostNameBuffer, HostPattern, OwnedHostName, PathPattern, query_value,
 };
 use gateway::objects::{Duration, read};
-use gateway::snapshot::{RuleTarget, Snapshot};
+use gateway::snapshot::{Rule, RuleTarget, Snapshot};
 use gateway::{ObjectOrigin, TranslationSettings, parse, translate};
+use serde_json::json;
 
 /// Any text gives a Snapshot that is valid, and the same one each time; so do its objects, if a cluster has them.
 pub fn objects(text: &str) {
@@ -20,6 +22,74 @@ pub fn objects(text: &str) {
         let (objects, _) = read(value, origin);
         assert_valid(&translate(&objects, &settings).snapshot);
     }
+}
+
+/// A snippet is understood as a whole, or refused at one of its lines; refused, no request is forwarded.
+pub fn snippet(text: &str) {
+    let service = json!({"name": "web", "port": {"number": 80}});
+    let path = json!({"path": "/", "pathType": "Prefix", "backend": {"service": service}});
+    let ingress = json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "Ingress",
+        "metadata": {
+            "name": "web",
+            "annotations": {"nginx.ingress.kubernetes.io/configuration-snippet": text},
+        },
+        "spec": {"rules": [{"host": "web.example", "http": {"paths": [path]}}]},
+    });
+    let (mut objects, _) = parse(SNIPPET_CLASS, "class.yaml");
+    let origin = ObjectOrigin { file: "web.yaml".into(), document: 1 };
+    objects.extend(read(ingress, origin).0);
+    let settings = TranslationSettings::default();
+    let translation = translate(&objects, &settings);
+    assert_valid(&translation.snapshot);
+    let again = translate(&objects, &settings);
+    assert_eq!(translation.snapshot.rules, again.snapshot.rules);
+    let lines = text.lines().count().max(1);
+    let is_refused = translation.problems.iter().any(|problem| {
+        let message = problem.to_string();
+        let Some((_, rest)) = message.split_once("-snippet: line ") else { return false };
+        let line = rest.split(':').next().and_then(|line| line.parse().ok());
+        assert!(line.is_some_and(|line: usize| (1..=lines).contains(&line)), "{message}");
+        true
+    });
+    let is_forwarding = |rule: &Rule| {
+        rule.targets.iter().any(|share| matches!(share.target, RuleTarget::Backend(_)))
+    };
+    assert!(!is_refused || !translation.snapshot.rules.iter().any(is_forwarding), "{text}");
+}
+
+/// The class of the Ingress with the snippet, and its Service.
+const SNIPPET_CLASS: &str = r#"
+apiVersion: networking.k8s.io/v1
+kind: IngressClass
+metadata:
+  name: sheave
+  annotations: {ingressclass.kubernetes.io/is-default-class: "true"}
+spec: {controller: sheave.dev/ingress}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {ports: [{port: 80}]}
+"#;
+
+/// The keys of an issuer do not depend on their order, and each key that is kept is for an algorithm.
+pub fn key_set(text: &[u8]) {
+    let Ok(set) = JsonWebKeySet::parse(text) else { return };
+    assert!(!set.keys.is_empty());
+    for key in &set.keys {
+        let usable = JwtAlgorithm::ALL.into_iter().filter(|it| key.is_for(*it));
+        assert!(usable.clone().count() > 0 || key.algorithm.is_some(), "{key:?}");
+        for algorithm in usable {
+            let _any = key.key.prepare(algorithm);
+        }
+    }
+    let Ok(mut document) = serde_json::from_slice::<serde_json::Value>(text) else { return };
+    let Some(keys) = document.get_mut("keys").and_then(|keys| keys.as_array_mut()) else { return };
+    keys.reverse();
+    let Ok(reversed) = JsonWebKeySet::parse(document.to_string().as_bytes()) else { return };
+    assert_eq!(reversed.keys.len(), set.keys.len());
 }
 
 /// Asserts what the data plane relies on without a check.

@@ -300,6 +300,7 @@ proptest! {
             laws::grpc::timeout(bytes);
             laws::grpc::call_status(bytes);
             laws::grpc::health_check(bytes);
+            laws::grpc::authorization(bytes);
             laws::grpc::web(bytes, step);
             laws::grpc::load_report(bytes);
             laws::fields::value(bytes);

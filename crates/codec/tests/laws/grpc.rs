@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use codec::grpc::authorization::{AuthorizationAnswer, FieldChange, parse_check_response};
 use codec::grpc::message::{ServingStatus, parse_health_check_response};
 use codec::grpc::web::GrpcWebTranslator;
 use codec::grpc::{GrpcCallStatus, GrpcCode, RetryPushback, timeout};
@@ -77,6 +78,33 @@ pub fn health_check(body: &[u8]) {
         _ => ServingStatus::Unknown,
     };
     assert_eq!(status, expected);
+}
+
+/// The changes of an authorizer's answer can be written into a head, and a byte less or more is no answer.
+pub fn authorization(body: &[u8]) {
+    let Some(answer) = parse_check_response(body) else { return };
+    let changes: Vec<&FieldChange> = match &answer {
+        AuthorizationAnswer::Allowed(allowed) => {
+            allowed.request_fields.iter().chain(&allowed.response_fields).collect()
+        }
+        AuthorizationAnswer::Denied(denied) => {
+            assert!((200..600).contains(&denied.status), "{}", denied.status);
+            denied.fields.iter().collect()
+        }
+    };
+    let mut fields = FieldSection::new();
+    for change in changes {
+        assert!(is_storable(&change.value), "{change:?}");
+        assert!(!change.name.is_empty() && change.name.bytes().all(is_token_byte), "{change:?}");
+        change.apply(&mut fields);
+    }
+    assert_eq!(parse_check_response(&body[..body.len() - 1]), None);
+    assert_eq!(parse_check_response(&[body, &[0]].concat()), None);
+}
+
+/// RFC 9110 §5.6.2.
+fn is_token_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 /// Decoding of text does not depend on the step size, and what was decoded is encoded and decoded again.
