@@ -13,6 +13,8 @@ mod interop;
 mod proxyless;
 /// Envoy as a client of the same server, for HTTP.
 mod envoy;
+/// Prometheus' own check of metrics, alerts and the Grafana board.
+mod prometheus;
 /// An authorizer of Envoy's protocol, with grpc-go.
 mod authorizer;
 /// wsproto as both ends of WebSockets: Autobahn's list of cases between every pair of HTTP versions.

@@ -35,6 +35,19 @@ fn every_metric_in_the_examples_is_documented() {
 }
 
 #[test]
+fn every_alert_has_a_section_in_the_runbook() {
+    let (rules, page) = (read(EXAMPLES[1]), read("docs/operate/alerts.md"));
+    let names = |text: &str, start: &str| -> Vec<String> {
+        text.lines().filter_map(|it| it.trim().strip_prefix(start)).map(str::to_owned).collect()
+    };
+    let alerts = names(&rules, "- alert: ");
+    assert!(alerts.len() > 20, "{alerts:?}");
+    assert_eq!(names(&page, "## "), alerts);
+    let anchor = |name: &String| format!("docs/operate/alerts.md#{}", name.to_lowercase());
+    assert_eq!(names(&rules, "runbook: "), alerts.iter().map(anchor).collect::<Vec<_>>());
+}
+
+#[test]
 fn dashboard_is_valid_json() {
     let dashboard: serde_json::Value = serde_json::from_str(&read(EXAMPLES[0])).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
