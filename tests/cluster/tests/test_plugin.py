@@ -143,7 +143,7 @@ class PluginTest(ClusterTest):
 
         top = self.plugin("top", "--count", "1")
         self.assertIn("2 replicas", top)
-        self.assertIn(f"{self.namespace}/web:80", top)
+        self.assertIn("web:80 ", top)
         self.assert_fits(top)
 
         self.check_tap()
@@ -156,17 +156,27 @@ class PluginTest(ClusterTest):
         checked = self.plugin_binary("check", "--cluster")
         self.assertIn("objects, fine", checked)
 
-        self.ingress("broken", {"sheave.dev/no-such-annotation": "x"})
+        self.ingress("broken", {"nginx.ingress.kubernetes.io/limit-rps": "many"})
         self.api.patch(
             f"{GATEWAY_API}/namespaces/{self.namespace}/httproutes/web",
             {"spec": {"rules": [{"backendRefs": [{"name": "absent", "port": 80}]}]}},
         )
-        self.wait(lambda: "absent" in run("sheave", "status").stdout, "the problem of the route")
+        # Both replicas have it.
+        self.wait(lambda: "many" in (text := run("sheave", "status").stdout) and "absent" in text, "the problems")
         status = self.plugin("status")
-        self.assertIn(f"HTTPRoute {self.namespace}/web: parents[0]: ResolvedRefs is False", status)
+        self.assertIn(f"- HTTPRoute {self.namespace}/web: spec.rules[0].backendRefs[0].name", status)
+        self.assertNotIn("ResolvedRefs", status)
         self.assert_fits(status)
-        self.wait(lambda: "no route or Ingress of Sheave" in " ".join(
-            run("sheave", "why", "web", *where).stdout.split()), "a Service without a route")
+        self.assertIn(f"- Ingress {self.namespace}/broken: ", status)
+        ingresses = f"/apis/networking.k8s.io/v1/namespaces/{self.namespace}/ingresses"
+        for name in ("moved", "broken"):
+            self.api.delete(f"{ingresses}/{name}")
+        unrouted = "no route or Ingress of Sheave refers to this Service"
+        self.wait(lambda: unrouted in self.reasons("web"), "the reason of a Service without a route")
+
+    def reasons(self, pod: str) -> str:
+        """Returns the page of `why` without its line breaks."""
+        return " ".join(self.plugin("why", f"{self.namespace}/{pod}").split())
 
     def plugin_binary(self, *words: str) -> str:
         """Runs the program under its own name."""
@@ -241,7 +251,7 @@ class PluginTest(ClusterTest):
         self.wait_until_ready("idle")
         self.assertIn("2 replicas", self.plugin("status", kubeconfig=config))
         why = self.plugin("why", f"{self.namespace}/idle", kubeconfig=config)
-        self.assertIn("no Service has this pod as an endpoint", " ".join(why.split()))
+        self.assertIn("no Service has this pod as an endpoint", why)
         none = self.plugin("migrate", "--namespace", self.namespace, kubeconfig=config, status=1)
         self.assertIn("there is no Ingress in the cluster", none)
 

@@ -459,7 +459,7 @@ async fn api_server_that_does_not_answer_is_named() -> Result {
     let taken = TcpListener::bind("127.0.0.1:0")?;
     let address = taken.local_addr()?;
     drop(taken);
-    let directory = ConfigDirectory::new()?;
+    let directory = ConfigDirectory::empty()?;
     let config = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "c",
         "clusters": [{ "name": "c", "cluster": { "server": format!("http://{address}") } }],

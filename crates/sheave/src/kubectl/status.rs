@@ -27,7 +27,6 @@ struct ReplicaOverview {
 struct ReplicaProcess {
     version: String,
     phase: String,
-    generation: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -97,18 +96,13 @@ fn lines(
     );
     let mut lines = wrapped("", &title);
     lines.push(String::new());
-    let heading = ["REPLICA", "READY", "PHASE", "CONFIG", "REQ/S", "WAITING", "TROUBLED"];
+    let heading = ["REPLICA", "VERSION", "READY", "PHASE", "REQ/S", "WAITING", "TROUBLED"];
     let rows: Vec<_> = pods.iter().zip(overviews).map(|(pod, (_, it))| row(pod, it)).collect();
     lines.extend(table(&heading, &rows));
     for (pod, answer) in overviews {
         if let Err(reason) = answer {
             lines.extend(wrapped(&format!("{}: ", escaped(pod)), reason));
         }
-    }
-    let generations = known().map(|it| it.process.generation);
-    if generations.collect::<BTreeSet<_>>().len() > 1 {
-        let text = "CONFIG counts the changes that a replica has applied since its start: replicas of different age differ.";
-        lines.extend(wrapped("", text));
     }
     lines.push(String::new());
     lines.extend(problem_lines(configs));
@@ -121,12 +115,13 @@ fn row(pod: &PodSummary, answer: &Result<ReplicaOverview, String>) -> Vec<String
         (false, true) => "yes",
         (false, false) => "no",
     };
-    let mut row = vec![pod.name.clone(), ready.to_owned()];
+    let mut row = vec![pod.name.clone()];
     match answer {
-        Err(_) => row.extend(["no answer", "-", "-", "-", "-"].map(str::to_owned)),
+        Err(_) => row.extend(["-", ready, "no answer", "-", "-", "-"].map(str::to_owned)),
         Ok(ReplicaOverview { process, totals }) => row.extend([
+            process.version.clone(),
+            ready.to_owned(),
             process.phase.clone(),
-            process.generation.to_string(),
             format!("{:.1}", totals.requests_per_second),
             totals.waiting.to_string(),
             totals.troubled_endpoints.to_string(),
@@ -182,7 +177,13 @@ fn problems(config: &ReplicaConfig) -> BTreeSet<ListedProblem> {
             true => format!("{kind} {name}"),
             false => format!("{kind} {namespace}/{name}"),
         };
-        collect(&object, "", status, &mut found);
+        let mut of_status = BTreeSet::new();
+        collect(&object, "", status, &mut of_status);
+        // A problem with its field says more than the condition that repeats its message.
+        let is_repeated = |message: &String| {
+            config.problems.iter().any(|it| it.object == object && it.message == *message)
+        };
+        found.extend(of_status.into_iter().filter(|(_, message)| !is_repeated(message)));
     }
     found
 }
@@ -248,9 +249,9 @@ mod tests {
         PodSummary { name: name.to_owned(), is_ready: true, ..PodSummary::default() }
     }
 
-    fn overview(version: &str, generation: u64) -> ReplicaOverview {
+    fn overview(version: &str) -> ReplicaOverview {
         serde_json::from_value(json!({
-            "process": { "version": version, "phase": "ready", "generation": generation, "other": 1 },
+            "process": { "version": version, "phase": "ready", "other": 1 },
             "totals": { "requests_per_second": 12.34, "waiting": 2, "troubled_endpoints": 1 },
         }))
         .unwrap()
@@ -261,7 +262,9 @@ mod tests {
             "problems": [{ "file": "kubernetes", "document": 0, "object": "Ingress shop/web",
                 "field": "spec.rules[0].host", "message": "not a host name" }],
             "unbound_listeners": [],
-            "statuses": [{ "kind": "Gateway", "namespace": "shop", "name": "web", "status": {
+            "statuses": [{ "kind": "Ingress", "namespace": "shop", "name": "web", "status": { "conditions": [{
+                "type": "Accepted", "status": "False", "reason": "Invalid", "message": "not a host name" }] } },
+                { "kind": "Gateway", "namespace": "shop", "name": "web", "status": {
                 "conditions": [{ "type": "Accepted", "status": "True", "reason": "Accepted", "message": "" }],
                 "listeners": [{ "name": "https", "conditions": [{ "type": "ResolvedRefs", "status": "False",
                     "reason": "InvalidCertificateRef", "message": message }] }],
@@ -285,16 +288,16 @@ mod tests {
 
     #[test]
     fn problems_have_object_and_field_and_replicas_that_differ_are_counted() {
-        let overviews = vec![Ok(overview("0.1.0", 3)), Ok(overview("0.1.0", 3))];
+        let overviews = vec![Ok(overview("0.1.0")), Ok(overview("0.1.0"))];
         let text = page(overviews, vec![Ok(config("no Secret")), Ok(config("expired"))]);
         assert_eq!(
             text,
             "\
 Sheave in namespace sheave-system: 2 replicas, version 0.1.0
 
-REPLICA   READY  PHASE  CONFIG  REQ/S  WAITING  TROUBLED
-sheave-0    yes  ready       3   12.3        2         1
-sheave-1    yes  ready       3   12.3        2         1
+REPLICA   VERSION  READY  PHASE  REQ/S  WAITING  TROUBLED
+sheave-0    0.1.0    yes  ready   12.3        2         1
+sheave-1    0.1.0    yes  ready   12.3        2         1
 
 3 problems:
 - Gateway shop/web: listeners[https]: ResolvedRefs is False
@@ -311,7 +314,7 @@ sheave-1    yes  ready       3   12.3        2         1
     #[test]
     fn replica_without_an_answer_is_shown_with_the_reason() {
         let reason = "you may not get pods/proxy in namespace sheave-system".to_owned();
-        let overviews = vec![Ok(overview("0.1.0", 1)), Err(reason.clone())];
+        let overviews = vec![Ok(overview("0.1.0")), Err(reason.clone())];
         let text = page(overviews, vec![Ok(ReplicaConfig::default()), Err(reason)]);
         assert!(text.contains("sheave-1: you may not get pods/proxy"), "{text}");
         assert!(text.ends_with("No object has a problem."), "{text}");
@@ -319,7 +322,7 @@ sheave-1    yes  ready       3   12.3        2         1
 
     #[test]
     fn hostile_names_and_messages_are_escaped() {
-        let overviews = vec![Ok(overview("0\u{1b}[2J", 1)), Ok(overview("1", 2))];
+        let overviews = vec![Ok(overview("0\u{1b}[2J")), Ok(overview("1"))];
         let configs = vec![Ok(config("\u{1b}]0;x\u{7} \u{202e}gnp")), Err(String::new())];
         let text = page(overviews, configs);
         assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}'), "{text}");

@@ -45,7 +45,7 @@ pub(super) fn run(
     group: &ReplicaGroup<'_>,
     pod: &str,
 ) -> Result<(), Failure> {
-    let (namespace, name) = pod.split_once('/').unwrap_or((cluster.namespace(), pod));
+    let (namespace, name) = pod.split_once('/').unwrap_or_else(|| (cluster.namespace(), pod));
     let pod = cluster.wait(cluster.client.pod(namespace, name));
     let pod = pod.map_err(|error| access_failure(&error))?;
     let services = cluster.wait(cluster.client.endpoints_of(&pod));
