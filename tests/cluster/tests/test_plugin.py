@@ -1,4 +1,4 @@
-"""The kubectl plugin against a Sheave in the cluster: by kubectl itself, over the API server, with the documented role."""
+"""The kubectl plugin against a Sheave in the cluster: by kubectl itself, over the API server."""
 
 import http.client
 import json
@@ -247,7 +247,8 @@ class PluginTest(ClusterTest):
         in_system = ("--namespace", "sheave-system", "create", "rolebinding", f"{user}-view")
         kubectl(*in_system, "--role=sheave-view", f"--user={user}")
         kubectl("create", "clusterrolebinding", user, "--clusterrole=sheave-view-objects", f"--user={user}")
-        self.make_pod("idle", container(ECHO, env=[{"name": "POD_NAME", "value": "x"}, {"name": "NAMESPACE", "value": "x"}]))
+        names = [{"name": name, "value": "x"} for name in ("POD_NAME", "NAMESPACE")]
+        self.make_pod("idle", container(ECHO, env=names))
         self.wait_until_ready("idle")
         self.assertIn("2 replicas", self.plugin("status", kubeconfig=config))
         why = self.plugin("why", f"{self.namespace}/idle", kubeconfig=config)

@@ -11,11 +11,14 @@ use tower::service_fn;
 
 use super::*;
 
+/// Path with its query, and Host field.
+type NotedRequest = (String, Option<String>);
+
 /// API server that answers each path with what a test has set, else 404; it notes the requests.
 #[derive(Clone, Default)]
 struct AnswerTable {
     answers: Arc<Mutex<BTreeMap<String, (u16, Value)>>>,
-    requests: Arc<Mutex<Vec<(String, Option<String>)>>>,
+    requests: Arc<Mutex<Vec<NotedRequest>>>,
 }
 
 impl AnswerTable {

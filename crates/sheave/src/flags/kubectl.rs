@@ -78,8 +78,9 @@ pub(crate) struct KubectlFlags {
 pub(crate) enum KubectlCommand {
     /// Show the replicas of Sheave in the cluster, and the objects with problems.
     ///
-    /// Prints a line per replica: version, readiness, requests per second, waiting requests and endpoints in trouble. Then each problem of a Gateway, Ingress, route or policy with object and field. Needs `list`
-    /// on pods and `get` on pods/proxy in the namespace of Sheave.
+    /// Prints a line per replica: version, readiness, requests per second, waiting requests and endpoints in trouble.
+    /// Then each problem of a Gateway, Ingress, route or policy with object and field. Needs `list` on pods and `get` on
+    /// pods/proxy in the namespace of Sheave.
     #[command(after_help = STATUS_HELP)]
     Status,
     /// Show live statistics of all replicas together, per backend.
