@@ -1,4 +1,4 @@
-//! `sheave check`: prints every error in configuration files, one per line.
+//! `sheave check`: prints every error in a configuration, one per line.
 
 use std::io::{self, Write};
 
@@ -6,20 +6,12 @@ use anyhow::Context;
 
 use crate::configuration;
 use crate::failure::Failure;
-use crate::files;
-use crate::flags::CheckFlags;
-use crate::kubectl::escaped;
-use crate::live_cluster::{LiveCluster, LiveConfiguration};
+use crate::files::SourceContents;
+use crate::terminal_text::escaped;
 
-/// Prints every error and their count, or the number of valid objects.
-pub(crate) fn run(flags: &CheckFlags) -> Result<(), Failure> {
-    if let Some(conflict) = flags.live.conflict(&flags.paths) {
-        return Err(Failure::input(conflict));
-    }
-    let LiveConfiguration { contents, omissions } = match flags.live.cluster {
-        true => LiveCluster::connect(&flags.live.access)?.configuration()?,
-        false => LiveConfiguration { contents: files::read(&flags.paths), omissions: Vec::new() },
-    };
+/// Prints every error in a source and their count, or the number of valid objects. With sentences about what could not be
+/// read, the check does not succeed.
+pub(crate) fn run(contents: SourceContents, omissions: Vec<String>) -> Result<(), Failure> {
     let mut lines = Vec::new();
     let checked = configuration::check(contents).and_then(|checked| {
         // Those of a cluster, where an error of one object rejects no other.

@@ -33,8 +33,7 @@ use crate::migrate;
 use crate::top::{self, TopQuery, TopSettings};
 use live_table::ReplicaSums;
 use replicas::ReplicaGroup;
-pub(crate) use text::escaped;
-use text::wrapped;
+use text::{escaped, wrapped};
 
 /// Name of the executable by which kubectl finds the plugin.
 const PLUGIN_NAME: &str = "kubectl-sheave";
@@ -70,7 +69,7 @@ pub(crate) fn run(flags: &KubectlFlags) -> Result<(), Failure> {
 
 /// Answer of `/api/v1/explain`.
 #[derive(Deserialize)]
-struct Explanation {
+struct ExplanationAnswer {
     lines: Vec<ExplanationLine>,
 }
 
@@ -91,7 +90,7 @@ fn explain(group: &ReplicaGroup<'_>, request: &PluginExplainFlags) -> Result<(),
         escape_query(value.as_bytes(), &mut query);
     }
     let path = format!("/api/v1/explain{}", String::from_utf8_lossy(&query));
-    let (_, Explanation { lines }) = group.ask_any(&path)?;
+    let (_, ExplanationAnswer { lines }) = group.ask_any(&path)?;
     let lines =
         lines.iter().flat_map(|it| wrapped(&format!("{:<LABEL_WIDTH$}", it.label), &it.text));
     print(&lines.collect::<Vec<_>>())

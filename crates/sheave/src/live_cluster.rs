@@ -1,15 +1,18 @@
 //! A cluster that is read once with the credentials of an operator: for `sheave check --cluster`, `sheave migrate
 //! --cluster` and the kubectl plugin. It writes nothing.
 
+use std::error::Error;
+
 use anyhow::Context;
 use gateway::{ObjectProblem, TranslationSettings};
 use kube::{AccessError, ClusterClient, ClusterListing, OperatorCredentials};
 use tokio::runtime::{Builder, Runtime};
 
+use crate::check;
 use crate::configuration::ErrorPolicy;
 use crate::failure::Failure;
-use crate::files::SourceContents;
-use crate::flags::ClusterAccessFlags;
+use crate::files::{self, SourceContents};
+use crate::flags::{CheckFlags, ClusterAccessFlags};
 
 /// Kinds without which the other objects have no false error: policies that change how requests are served, and the
 /// version of Gateway API.
@@ -36,10 +39,10 @@ pub(crate) struct LiveCluster {
 }
 
 /// Configuration of a cluster.
-pub(crate) struct LiveConfiguration {
-    pub(crate) contents: SourceContents,
+struct LiveConfiguration {
+    contents: SourceContents,
     /// Sentences about kinds that could not be read, and that the check of the others does not need.
-    pub(crate) omissions: Vec<String>,
+    omissions: Vec<String>,
 }
 
 impl LiveCluster {
@@ -51,9 +54,12 @@ impl LiveCluster {
             kubeconfig: flags.kubeconfig.clone(),
             context: flags.context.clone(),
         };
-        let client = runtime
-            .block_on(ClusterClient::connect_as(&credentials))
-            .map_err(|error| Failure::input(format_args!("{:#}", anyhow::Error::from(error))))?;
+        let client = runtime.block_on(ClusterClient::connect_as(&credentials));
+        let client = client.map_err(|error| {
+            // The cause repeats its own causes.
+            let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+            Failure::input(format_args!("{error}{cause}"))
+        })?;
         Ok(Self { runtime, client, namespace: flags.namespace.clone() })
     }
 
@@ -68,7 +74,7 @@ impl LiveCluster {
     }
 
     /// Reads everything that a configuration is made of.
-    pub(crate) fn configuration(&self) -> Result<LiveConfiguration, Failure> {
+    fn configuration(&self) -> Result<LiveConfiguration, Failure> {
         let settings = TranslationSettings { proxyless: true, ..TranslationSettings::default() };
         let listing =
             self.client.list_configuration(self.namespace.as_deref(), &settings.controllers);
@@ -87,6 +93,19 @@ impl LiveCluster {
         }
         Ok(contents_of(listing, TranslationSettings::default()))
     }
+}
+
+/// Runs `sheave check`: of files, or of a cluster.
+pub(crate) fn check(flags: &CheckFlags) -> Result<(), Failure> {
+    if let Some(conflict) = flags.live.conflict(&flags.paths) {
+        return Err(Failure::input(conflict));
+    }
+    if !flags.live.cluster {
+        return check::run(files::read(&flags.paths), Vec::new());
+    }
+    let LiveConfiguration { contents, omissions } =
+        LiveCluster::connect(&flags.live.access)?.configuration()?;
+    check::run(contents, omissions)
 }
 
 /// Returns the failure of a request.

@@ -18,6 +18,8 @@ mod top;
 mod dashboard;
 /// `sheave kubectl`, the kubectl plugin.
 mod kubectl;
+/// Text of others for a terminal.
+mod terminal_text;
 /// A cluster that is read once, as an operator.
 mod live_cluster;
 /// `sheave announce`.
@@ -100,7 +102,7 @@ fn main() -> ExitCode {
     };
     let result = match command {
         CliCommand::Serve(flags) => serve::run(*flags),
-        CliCommand::Check(flags) => check::run(&flags),
+        CliCommand::Check(flags) => live_cluster::check(&flags),
         CliCommand::Migrate(flags) => migrate::run(&flags),
         CliCommand::Explain(flags) => explain::run(&flags),
         CliCommand::Top(flags) => top::run(&flags),

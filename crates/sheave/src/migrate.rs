@@ -16,8 +16,8 @@ use crate::failure::Failure;
 use crate::files;
 use crate::files::SourceContents;
 use crate::flags::{MigrateFlags, MigrationTargetFlags};
-use crate::kubectl::escaped;
 use crate::live_cluster::LiveCluster;
+use crate::terminal_text::escaped;
 
 /// Kinds that a migration reads. Files may have others, as the output of `kubectl get` has.
 const KINDS: [&str; 3] = ["Ingress ", "IngressClass ", "Service "];

@@ -29,7 +29,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// A line of the access log, as far as it is shown.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct LoggedRequest {
+struct TappedRequest {
     timestamp: String,
     duration_seconds: f64,
     #[serde(rename = "http.request.method")]
@@ -183,7 +183,7 @@ async fn read(
 /// Returns the line to print for a line of the log, if it is a request that is asked for.
 fn matching(line: &[u8], service: &ServiceName, flags: &TapFlags) -> Option<String> {
     // Events of the process are in the same log.
-    let request: LoggedRequest = serde_json::from_slice(line).ok()?;
+    let request: TappedRequest = serde_json::from_slice(line).ok()?;
     let is_asked = service.is_of_backend(&request.backend)
         && flags.status.is_none_or(|range| range.contains(request.status))
         && flags.method.as_ref().is_none_or(|it| it.eq_ignore_ascii_case(&request.method))
@@ -192,7 +192,7 @@ fn matching(line: &[u8], service: &ServiceName, flags: &TapFlags) -> Option<Stri
     is_asked.then(|| request.text(flags.show_query))
 }
 
-impl LoggedRequest {
+impl TappedRequest {
     /// Returns the request in one line, with its time, status, duration, endpoint, and what was unusual.
     fn text(&self, shows_query: bool) -> String {
         let time = self.timestamp.get(11..23).unwrap_or("-");
