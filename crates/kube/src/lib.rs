@@ -25,6 +25,8 @@ mod leader_election;
 mod own_secret;
 /// Questions of an extension API server.
 mod api_extension;
+/// Requests of an operator's tools.
+mod access;
 /// HorizontalPodAutoscalers.
 mod autoscalers;
 /// Events of objects, for operators.
@@ -45,6 +47,10 @@ use gateway::objects::GATEWAY_CONTROLLER;
 use kube_client::{Client, Config};
 use thiserror::Error;
 
+pub use access::{
+    AccessError, ClusterListing, EndpointMention, LogLines, OperatorCredentials, PodAnswer,
+    PodSummary, RequiredPermission,
+};
 pub use announce::{
     AnnouncerConfig, EndpointCountsByAddress, announce, install_loopback_address,
     lowest_link_address, remove_loopback_address,
@@ -68,6 +74,9 @@ pub enum Error {
     /// Neither a kubeconfig nor the files of a pod exist.
     #[error("no credentials for an API server found, neither a kubeconfig nor those of a pod")]
     Credentials(#[source] Box<kube_client::config::InferConfigError>),
+    /// The kubeconfig that was named cannot be read, or lacks the context.
+    #[error("the kubeconfig cannot be used")]
+    Kubeconfig(#[source] Box<kube_client::config::KubeconfigError>),
     /// The credentials are invalid.
     #[error("the credentials for the API server cannot be used")]
     Client(#[source] Box<kube_client::Error>),

@@ -364,6 +364,18 @@ impl PendingChanges {
     }
 }
 
+/// Converts an object that is read once, with the errors in it; without an object if it is irrelevant.
+pub(crate) fn read_object(
+    kind: &WatchedKind,
+    scope: &WatchScope,
+    object: DynamicObject,
+) -> (Option<ApiObject>, Vec<ObjectProblem>) {
+    match to_stored(kind, scope, object, "") {
+        Some((_, StoredObject { object, problems, .. })) => (object, problems),
+        None => (None, Vec::new()),
+    }
+}
+
 fn name_of(object: &DynamicObject) -> ObjectName {
     let metadata = &object.metadata;
     (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())

@@ -1,30 +1,33 @@
-//! `sheave check`: prints every error in configuration files, one per line.
+//! `sheave check`: prints every error in a configuration, one per line.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
 
 use anyhow::Context;
 
 use crate::configuration;
 use crate::failure::Failure;
-use crate::files;
+use crate::files::SourceContents;
+use crate::terminal_text::escaped;
 
-/// Prints every error and their count, or the number of valid objects.
-pub(crate) fn run(paths: &[PathBuf]) -> Result<(), Failure> {
+/// Prints every error in a source and their count, or the number of valid objects. With sentences about what could not be
+/// read, the check does not succeed.
+pub(crate) fn run(contents: SourceContents, omissions: Vec<String>) -> Result<(), Failure> {
     let mut lines = Vec::new();
-    let checked = configuration::check(files::read(paths)).and_then(|checked| {
-        let expired = checked.expired_certificates(proxy::clock::wall());
-        if expired.is_empty() { Ok(checked) } else { Err(expired) }
+    let checked = configuration::check(contents).and_then(|checked| {
+        // Those of a cluster, where an error of one object rejects no other.
+        let mut problems = checked.translation.problems.clone();
+        problems.extend(checked.expired_certificates(proxy::clock::wall()));
+        if problems.is_empty() { Ok(checked) } else { Err(problems) }
     });
     let result = match checked {
         Ok(checked) => {
             lines.push(format!("{}, fine", pluralize(checked.objects.len(), "object")));
-            Ok(())
+            if omissions.is_empty() { Ok(()) } else { Err(Failure::Input(omissions)) }
         }
         Err(problems) => {
-            lines.extend(problems.iter().map(ToString::to_string));
+            lines.extend(problems.iter().map(|problem| escaped(&problem.to_string())));
             lines.push(pluralize(problems.len(), "error"));
-            Err(Failure::Input(Vec::new()))
+            Err(Failure::Input(omissions))
         }
     };
     print(&lines)?;

@@ -43,10 +43,15 @@ fn show(address: SocketAddr, flags: &DashboardFlags) -> Result<(), String> {
     admin::query::<Value>(address, "/api/v1/overview")?;
     let url = format!("http://{address}/dashboard/");
     print(std::slice::from_ref(&url)).map_err(|_failure| "standard output is closed".to_owned())?;
-    if !flags.no_open && io::stdout().is_terminal() && has_display() {
-        open(&url);
-    }
+    open_in_browser(&url, flags.no_open);
     Ok(())
+}
+
+/// Opens the URL, unless it was only to be printed or there is no browser to see.
+pub(crate) fn open_in_browser(url: &str, no_open: bool) {
+    if !no_open && io::stdout().is_terminal() && has_display() {
+        open(url);
+    }
 }
 
 fn unreachable(admin: SocketAddr, reason: &str) -> Failure {

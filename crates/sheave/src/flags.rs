@@ -10,6 +10,8 @@ mod metrics_api;
 mod replicas;
 /// Flags of transparent mode.
 mod transparent;
+/// Flags of the kubectl plugin.
+mod kubectl;
 /// Flags of the layer-4 agent.
 mod l4_agent;
 /// Flags of the xDS server.
@@ -28,6 +30,10 @@ use gateway::objects::MaxInFlight;
 use crate::explain::ServiceName;
 use crate::top::SortOrder;
 pub(crate) use cluster::ClusterFlags;
+pub(crate) use kubectl::{
+    ClusterAccessFlags, KubectlCommand, KubectlFlags, LiveSourceFlags, PluginExplainFlags,
+    PluginTopFlags, TapFlags,
+};
 pub(crate) use l4_agent::{DeliveryChoice, L4Flags};
 pub(crate) use metrics_api::MetricsApiFlags;
 pub(crate) use replicas::{CutOffRule, ReplicaFlags};
@@ -48,6 +54,7 @@ Examples:
   sheave explain /etc/sheave GET http://shop.example/cart
   sheave top
   sheave dashboard
+  sheave kubectl status
 
 Exit codes: 0 success, 1 invalid input, 2 Sheave failed.")]
 pub(crate) struct CommandLine {
@@ -97,6 +104,10 @@ pub(crate) enum CliCommand {
     /// --port-forward, runs `kubectl port-forward` to a Sheave in the cluster of the current kubeconfig until it is
     /// stopped.
     Dashboard(DashboardFlags),
+    /// Look at a Sheave in a cluster, over the API server: the commands of the kubectl plugin.
+    ///
+    /// An executable of the name kubectl-sheave on PATH, which may be a link to this one, makes them `kubectl sheave`.
+    Kubectl(Box<KubectlFlags>),
     /// Announce the addresses of a cluster's pool on this node, as long as a Sheave serves them
     /// here.
     ///
@@ -314,13 +325,18 @@ pub(crate) struct ListenFlags {
 Examples:
   sheave check /etc/sheave
   sheave check gateway.yaml routes.yaml
+  sheave check --cluster --context production
 
 Files are checked together: a route in one may refer to a Gateway in another.
-Exit codes: 0 no errors, 1 errors.")]
+Of a cluster, every object that Sheave reads is checked; kinds that you may not list are named.
+Exit codes: 0 no errors, 1 errors, or a kind was not checked.")]
 pub(crate) struct CheckFlags {
     /// Files and directories, as for `sheave serve --config`.
-    #[arg(required = true, value_name = "PATH")]
+    #[arg(value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) live: LiveSourceFlags,
 }
 
 /// Flags of `sheave migrate`.
@@ -328,6 +344,8 @@ pub(crate) struct CheckFlags {
 #[command(after_help = "\
 Examples:
   All Ingresses of a cluster:
+    sheave migrate --cluster > gateway-api.yaml
+  The same from a file:
     kubectl get ingressclasses,ingresses,services -A -o yaml > all.yaml
     sheave migrate all.yaml > gateway-api.yaml
   Only those of one class:
@@ -338,8 +356,19 @@ Examples:
 Exit codes: 0 success, 1 invalid input, a refused Ingress or answers that differ, 2 Sheave failed.")]
 pub(crate) struct MigrateFlags {
     /// Files and directories of Ingresses, IngressClasses and Services; objects of other kinds are ignored.
-    #[arg(required_unless_present = "compare", conflicts_with = "compare", value_name = "PATH")]
+    #[arg(conflicts_with = "compare", value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) live: LiveSourceFlags,
+    #[command(flatten)]
+    pub(crate) target: MigrationTargetFlags,
+    #[command(flatten)]
+    pub(crate) comparison: CompareFlags,
+}
+
+/// Flags of what a migration writes.
+#[derive(Debug, Args)]
+pub(crate) struct MigrationTargetFlags {
     /// Migrate only the Ingresses of this IngressClass [default: all].
     #[arg(long, value_name = "NAME")]
     pub(crate) ingress_class: Option<String>,
@@ -349,8 +378,6 @@ pub(crate) struct MigrateFlags {
     /// The namespace of the Gateways.
     #[arg(long, value_name = "NAMESPACE", default_value = "default")]
     pub(crate) gateway_namespace: String,
-    #[command(flatten)]
-    pub(crate) comparison: CompareFlags,
 }
 
 /// Flags of `sheave migrate --compare`.
@@ -362,7 +389,7 @@ pub(crate) struct CompareFlags {
     /// names of header fields and cookies, and bodies are compared. What varies at one server by itself is no
     /// difference. Others are not sent again: they may change something.
     #[arg(long, num_args = 2, value_names = ["URL1", "URL2"], requires = "access_log",
-        conflicts_with_all = ["ingress_class", "gateway_class", "gateway_namespace"])]
+        conflicts_with_all = ["cluster", "ingress_class", "gateway_class", "gateway_namespace"])]
     pub(crate) compare: Vec<String>,
     /// Access log: lines of JSON (of Sheave, or with `request` or `request_uri`, and `host`), or with a quoted request
     /// line, as nginx has by default.

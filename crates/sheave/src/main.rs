@@ -16,6 +16,12 @@ mod explain;
 mod top;
 /// `sheave dashboard`.
 mod dashboard;
+/// `sheave kubectl`, the kubectl plugin.
+mod kubectl;
+/// Text of others for a terminal.
+mod terminal_text;
+/// A cluster that is read once, as an operator.
+mod live_cluster;
 /// `sheave announce`.
 mod announce;
 /// `sheave l4`.
@@ -90,17 +96,18 @@ use flags::{CliCommand, CommandLine};
 
 fn main() -> ExitCode {
     capability::take_permitted();
-    let command = match CommandLine::try_parse() {
+    let command = match CommandLine::try_parse_from(kubectl::arguments(std::env::args_os())) {
         Ok(CommandLine { command }) => command,
         Err(answer) => return print_usage_error(&answer),
     };
     let result = match command {
         CliCommand::Serve(flags) => serve::run(*flags),
-        CliCommand::Check(flags) => check::run(&flags.paths),
+        CliCommand::Check(flags) => live_cluster::check(&flags),
         CliCommand::Migrate(flags) => migrate::run(&flags),
         CliCommand::Explain(flags) => explain::run(&flags),
         CliCommand::Top(flags) => top::run(&flags),
         CliCommand::Dashboard(flags) => dashboard::run(&flags),
+        CliCommand::Kubectl(flags) => kubectl::run(&flags),
         CliCommand::Announce(flags) => announce::run(flags),
         CliCommand::L4(flags) => l4_agent::run(*flags),
         CliCommand::Probe(flags) => probe::run(&flags),

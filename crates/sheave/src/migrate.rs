@@ -14,7 +14,10 @@ use gateway::migrate::{MigratedIngress, MigrationOutcome, MigrationSettings, mig
 use crate::check::print;
 use crate::failure::Failure;
 use crate::files;
-use crate::flags::MigrateFlags;
+use crate::files::SourceContents;
+use crate::flags::{MigrateFlags, MigrationTargetFlags};
+use crate::live_cluster::LiveCluster;
+use crate::terminal_text::escaped;
 
 /// Kinds that a migration reads. Files may have others, as the output of `kubectl get` has.
 const KINDS: [&str; 3] = ["Ingress ", "IngressClass ", "Service "];
@@ -22,19 +25,39 @@ const KINDS: [&str; 3] = ["Ingress ", "IngressClass ", "Service "];
 /// Prints the objects and the report.
 ///
 /// # Errors
-/// If an object cannot be read, there is no Ingress, requests of one are answered with 500, or a cluster does not accept
-/// an object.
+/// As [`print_migration`], or if answers differ.
 pub(crate) fn run(flags: &MigrateFlags) -> Result<(), Failure> {
     if !flags.comparison.compare.is_empty() {
         return compare::run(&flags.comparison);
     }
-    let contents = files::read(&flags.paths);
+    if let Some(conflict) = flags.live.conflict(&flags.paths) {
+        return Err(Failure::input(conflict));
+    }
+    match flags.live.cluster {
+        true => {
+            let contents = LiveCluster::connect(&flags.live.access)?.ingresses()?;
+            print_migration(contents, &flags.target, "the cluster")
+        }
+        false => print_migration(files::read(&flags.paths), &flags.target, "the files"),
+    }
+}
+
+/// Prints the objects and the report for the Ingresses of a source.
+///
+/// # Errors
+/// If an object cannot be read, there is no Ingress, requests of one are answered with 500, or a cluster does not accept
+/// an object.
+pub(crate) fn print_migration(
+    contents: SourceContents,
+    flags: &MigrationTargetFlags,
+    source: &str,
+) -> Result<(), Failure> {
     let is_read = |problem: &ObjectProblem| {
         problem.object.is_empty() || KINDS.iter().any(|kind| problem.object.starts_with(kind))
     };
     let problems: Vec<_> = contents.problems.into_iter().filter(is_read).collect();
     if !problems.is_empty() {
-        return Err(Failure::Input(problems.iter().map(ToString::to_string).collect()));
+        return Err(Failure::Input(problems.iter().map(|it| escaped(&it.to_string())).collect()));
     }
     let settings = MigrationSettings {
         ingress_class: flags.ingress_class.clone(),
@@ -45,7 +68,7 @@ pub(crate) fn run(flags: &MigrateFlags) -> Result<(), Failure> {
     if migration.ingresses.is_empty() {
         let class = flags.ingress_class.as_ref().map(|name| format!(" of class {name}"));
         return Err(Failure::Input(vec![format!(
-            "there is no Ingress{} in the files",
+            "there is no Ingress{} in {source}",
             class.unwrap_or_default()
         )]));
     }
@@ -75,8 +98,9 @@ fn report(ingresses: &[MigratedIngress]) {
             MigrationOutcome::Different => "served with differences",
             MigrationOutcome::Refused => "refused",
         };
-        eprintln!("Ingress {}/{}: {outcome}", ingress.namespace, ingress.name);
-        ingress.notes.iter().for_each(|note| eprintln!("  {note}"));
+        let (namespace, name) = (escaped(&ingress.namespace), escaped(&ingress.name));
+        eprintln!("Ingress {namespace}/{name}: {outcome}");
+        ingress.notes.iter().for_each(|note| eprintln!("  {}", escaped(note)));
     }
     let count = |outcome| ingresses.iter().filter(|it| it.outcome == outcome).count();
     eprintln!(

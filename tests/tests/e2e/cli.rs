@@ -436,3 +436,43 @@ async fn access_log_can_be_sampled() -> Result {
     ensure!(lines < 400, "{lines} lines of 2000 requests");
     Ok(())
 }
+
+#[tokio::test]
+async fn cluster_commands_without_a_cluster_say_in_one_line_what_is_needed() -> Result {
+    for command in ["check", "migrate"] {
+        check_one_line_error(&[command], &["name files or directories", "--cluster"]).await?;
+        check_one_line_error(&[command, ".", "--context", "c"], &["add --cluster"]).await?;
+        let missing = [command, "--cluster", "--kubeconfig", "/nowhere"];
+        check_one_line_error(&missing, &["the kubeconfig cannot be used", "/nowhere"]).await?;
+        check_exit(&[command, ".", "--cluster"], 1, &["cannot be used with"]).await?;
+    }
+    let plugin = ["kubectl", "status", "--kubeconfig", "/nowhere"];
+    check_one_line_error(&plugin, &["the kubeconfig cannot be used", "/nowhere"]).await?;
+    check_exit(&["kubectl", "tap", "UPPER/x/y"], 1, &["is not NAME"]).await?;
+    check_exit(&["kubectl", "tap", "web", "--status", "9xx"], 1, &["is not a status"]).await?;
+    check_exit(&["kubectl", "tap", "web", "--rate", "0"], 1, &["from 1 to 1000"]).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn api_server_that_does_not_answer_is_named() -> Result {
+    let taken = TcpListener::bind("127.0.0.1:0")?;
+    let address = taken.local_addr()?;
+    drop(taken);
+    let directory = ConfigDirectory::empty()?;
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{ "name": "c", "cluster": { "server": format!("http://{address}") } }],
+        "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "c" } }],
+        "users": [{ "name": "c", "user": {} }],
+    });
+    directory.write_text("kubeconfig", &config.to_string())?;
+    let path = directory.path().join("kubeconfig");
+    let path = path.to_str().context("the path is text")?;
+    for command in [&["kubectl", "status"][..], &["migrate", "--cluster"], &["check", "--cluster"]]
+    {
+        let arguments = [command, &["--kubeconfig", path]].concat();
+        check_one_line_error(&arguments, &["cannot reach the API server", "refused"]).await?;
+    }
+    Ok(())
+}

@@ -6,6 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use tests::configuration::TempDirectory;
+
 const EXAMPLES: [&str; 2] =
     ["deploy/examples/grafana-dashboard.json", "deploy/examples/prometheus.yaml"];
 const MANIFESTS: [&str; 2] = ["deploy/manifests/install.yaml", "deploy/manifests/transparent.yaml"];
@@ -373,4 +375,53 @@ fn roles_of_namespaces_leave_no_secrets_to_the_cluster_role() {
     {
         assert!(rendered.contains(argument), "{argument}");
     }
+}
+
+#[test]
+fn krew_manifest_names_the_packed_plugin_and_has_every_field() {
+    let folder = TempDirectory::new().unwrap();
+    let program = folder.path().join("program");
+    fs::write(&program, "#!/bin/sh\necho plugin\n").unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("scripts/krew");
+    let mut command = Command::new(script);
+    command.arg(&program).arg("https://git.example/sheave").arg(folder.path());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let manifest = fs::read_to_string(folder.path().join("sheave.yaml")).unwrap();
+    let field = |name: &str| {
+        let line = manifest.lines().map(str::trim).find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("{name} is missing in {manifest}")).trim().to_owned()
+    };
+    assert_eq!(field("apiVersion:"), "krew.googlecontainertools.github.com/v1alpha2");
+    assert_eq!((field("kind:"), field("name:")), ("Plugin".to_owned(), "sheave".to_owned()));
+    let version = format!("v{}", env!("CARGO_PKG_VERSION"));
+    assert_eq!(field("version:"), version);
+    assert_eq!(field("homepage:"), "https://git.example/sheave");
+    let about = field("shortDescription:");
+    assert!((1..=50).contains(&about.len()) && !about.ends_with('.'), "{about}");
+    assert_eq!((field("os:"), field("arch:")), ("linux".to_owned(), "amd64".to_owned()));
+    let archive = "kubectl-sheave-linux-amd64.tar.gz";
+    let place = format!("https://git.example/sheave/releases/download/{version}/{archive}");
+    assert_eq!(field("uri:"), place);
+    assert!(!manifest.contains('@'), "{manifest}");
+    let run = |name: &str, arguments: &[&str]| {
+        let mut command = Command::new(name);
+        let output = command.args(arguments).arg(archive).current_dir(folder.path()).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    assert_eq!(run("sha256sum", &[]).split(' ').next().unwrap(), field("sha256:"));
+    let packed = run("tar", &["--list", "--gzip", "--file"]);
+    let packed: BTreeSet<_> = packed.lines().collect();
+    assert_eq!(packed, BTreeSet::from(["LICENSE", "kubectl-sheave"]));
+    // krew runs it by this name, by which the program knows that it is the plugin.
+    assert_eq!(field("bin:"), "kubectl-sheave");
+}
+
+#[test]
+fn role_of_the_plugin_reads_and_never_writes() {
+    let role = read("deploy/examples/kubectl-rbac.yaml");
+    let verbs: BTreeSet<_> =
+        role.lines().filter_map(|line| line.trim().strip_prefix("verbs: ")).collect();
+    assert_eq!(verbs, BTreeSet::from(["[get]", "[list]"]));
+    assert!(!role.contains("secrets") && !role.contains("portforward"), "{role}");
 }

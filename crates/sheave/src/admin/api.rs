@@ -32,14 +32,14 @@ pub(crate) struct BackendsResponse {
     pub(crate) backends: Vec<BackendInfo>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct BackendInfo {
     /// Name of the backend in metrics and logs.
     pub(crate) name: String,
     pub(crate) namespace: String,
     pub(crate) service: String,
     pub(crate) port: u16,
-    algorithm: String,
+    pub(crate) algorithm: String,
     pub(crate) max_in_flight_per_endpoint: Option<u32>,
     /// True if the limit of each endpoint is learned (adaptive concurrency).
     auto_limit: bool,
@@ -47,7 +47,7 @@ pub(crate) struct BackendInfo {
     queue_timeout_seconds: f64,
     pub(crate) queue_length: u32,
     /// True in panic mode: health is ignored, because too few endpoints are healthy.
-    panicking: bool,
+    pub(crate) panicking: bool,
     pub(crate) retries: u64,
     /// Demand of this replica.
     pub(crate) demand: DemandInfo,
@@ -75,7 +75,7 @@ pub(super) struct BackendsQuery {
 }
 
 /// Concurrent requests, as a mean over the last 15 s.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct DemandInfo {
     /// Sum of the parts below.
     pub(crate) total: f64,
@@ -86,7 +86,7 @@ pub(crate) struct DemandInfo {
 }
 
 /// Requests per second.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct RateInfo {
     /// All requests, the rejected ones too.
     pub(crate) requests_per_second: f64,
@@ -107,10 +107,10 @@ impl From<proxy::RequestRates> for RateInfo {
     }
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct EndpointInfo {
     pub(crate) address: SocketAddr,
-    weight: u32,
+    pub(crate) weight: u32,
     /// `serving`, `slow_start`, `ejected`, `half_open`, `unhealthy` or `unreachable`.
     pub(crate) health: Cow<'static, str>,
     pub(crate) in_flight: u32,
@@ -118,7 +118,7 @@ pub(crate) struct EndpointInfo {
     pub(crate) limit: Option<u32>,
     /// Origin of the limit: `fixed`, `assigned` to this replica, `leased` by it, learned (`start`, `growing`, `saturation`, `probing`,
     /// `shared`), `reported` by the endpoint, or `full` while a rejection by the endpoint lowers it.
-    limit_reason: Option<Cow<'static, str>>,
+    pub(crate) limit_reason: Option<Cow<'static, str>>,
     idle_connections: usize,
     pub(crate) requests: u64,
     pub(crate) failures: u64,

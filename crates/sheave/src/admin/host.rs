@@ -25,7 +25,7 @@ impl ServedHosts {
     }
 
     /// Returns the host of a request that is not served. A request without a host comes from no browser.
-    pub(super) fn rejected<'r>(&self, uri: &'r Uri, headers: &'r HeaderMap) -> Option<&'r str> {
+    pub(crate) fn rejected<'r>(&self, uri: &'r Uri, headers: &'r HeaderMap) -> Option<&'r str> {
         if let Some(authority) = uri.authority() {
             return Some(authority.host()).filter(|host| !self.serves(host));
         }

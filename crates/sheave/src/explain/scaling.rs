@@ -68,6 +68,26 @@ impl ServiceName {
         Ok(Self { namespace: namespace.map(str::to_owned), name: name.to_owned(), port })
     }
 
+    /// Returns the name, with this namespace if it has none.
+    pub(crate) fn in_namespace(&self, namespace: &str) -> Self {
+        let namespace = self.namespace.clone().unwrap_or_else(|| namespace.to_owned());
+        Self { namespace: Some(namespace), ..self.clone() }
+    }
+
+    /// True if the backend of this name, `namespace/service:port`, is one of the Service.
+    pub(crate) fn is_of_backend(&self, backend: &str) -> bool {
+        let parts = || {
+            let (path, port) = backend.rsplit_once(':')?;
+            let (namespace, name) = path.split_once('/')?;
+            Some((namespace, name, port.parse().ok()?))
+        };
+        parts().is_some_and(|(namespace, name, port): (_, _, u16)| {
+            name == self.name
+                && self.namespace.as_ref().is_none_or(|it| it == namespace)
+                && self.port.is_none_or(|it| it == port)
+        })
+    }
+
     fn is_of(&self, backend: &BackendInfo) -> bool {
         backend.service == self.name
             && self.namespace.as_ref().is_none_or(|namespace| *namespace == backend.namespace)

@@ -325,6 +325,12 @@ pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Parses a number of lines per second, as many as a terminal shows.
+pub(super) fn line_rate(text: &str) -> Result<NonZeroU32, String> {
+    let rate = text.parse().ok().filter(|rate: &NonZeroU32| rate.get() <= 1000);
+    rate.ok_or_else(|| "write a number from 1 to 1000".to_owned())
+}
+
 /// Splits `[::1]:80`, `127.0.0.1:80`, `name:80` or `:80` into host and port.
 fn host_and_port(text: &str) -> Result<(&str, u16), String> {
     let Some((host, port)) = text.rsplit_once(':') else {

@@ -123,7 +123,7 @@ pub(super) fn latency(seconds: f64) -> String {
 }
 
 /// Shortens a name by its middle, because the beginning and the end distinguish names.
-pub(super) fn shortened(name: &str, width: usize) -> String {
+pub(crate) fn shortened(name: &str, width: usize) -> String {
     let characters: Vec<char> = name.chars().collect();
     if characters.len() <= width {
         return name.to_owned();
