@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use tests::certificates::CertificateAuthority;
-use tests::endpoint::{RecordedRequest, refusing_address};
+use tests::endpoint::RecordedRequest;
 use tests::tls::TlsFront;
 use tests::{Endpoint, EndpointBehaviour, Result, ServeStep};
+use tokio::net::TcpSocket;
 
 use super::table::{ConformanceCase, EndpointKind};
 
@@ -21,6 +22,7 @@ struct RunningEndpoint {
     address: SocketAddr,
     endpoint: Option<Endpoint>,
     _front: Option<TlsFront>,
+    _bound: Option<TcpSocket>,
 }
 
 impl ServiceEndpoints {
@@ -70,8 +72,11 @@ impl RunningEndpoint {
         let answer = ServeStep::AnswerAsRequested(format!("answer of {service}"));
         let behaviour: EndpointBehaviour = match kind {
             EndpointKind::Refuses => {
-                let address = refusing_address().await?;
-                return Ok(Self { address, endpoint: None, _front: None });
+                // No other server can take the port of a socket that is bound, and does not listen.
+                let bound = TcpSocket::new_v4()?;
+                bound.bind("127.0.0.1:0".parse()?)?;
+                let address = bound.local_addr()?;
+                return Ok(Self { address, endpoint: None, _front: None, _bound: Some(bound) });
             }
             EndpointKind::Closes => vec![ServeStep::ReadBody, ServeStep::Close].into(),
             EndpointKind::Ok | EndpointKind::Tls | EndpointKind::UntrustedTls => {
@@ -94,11 +99,16 @@ impl RunningEndpoint {
             | EndpointKind::Closes
             | EndpointKind::Answers { .. } => {
                 let address = endpoint.address;
-                return Ok(Self { address, endpoint: Some(endpoint), _front: None });
+                return Ok(Self { address, endpoint: Some(endpoint), _front: None, _bound: None });
             }
         };
         let names = [name, "endpoint.test"];
         let front = TlsFront::of(endpoint.address, &authority.issue(&names), &[]).await?;
-        Ok(Self { address: front.address, endpoint: Some(endpoint), _front: Some(front) })
+        Ok(Self {
+            address: front.address,
+            endpoint: Some(endpoint),
+            _front: Some(front),
+            _bound: None,
+        })
     }
 }
