@@ -188,7 +188,8 @@ fn mark(all: &mut BTreeMap<&str, Vec<Coverage>>, reference: &str, state: Coverag
     let suite = &reference[..=suite.len()];
     let states = all.get_mut(suite.trim()).with_context(|| format!("no suite {suite}"))?;
     for part in numbers.split(',') {
-        let (first, last) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));
+        let part = part.trim();
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (usize, usize) = (first.parse()?, last.parse()?);
         ensure!(first >= 1 && last <= states.len(), "{reference}: there are {}", states.len());
         for entry in &mut states[first - 1..last] {
