@@ -15,6 +15,12 @@ from lab.debian import DebianSuite
 from lab.paths import CACHE, MissingRequirement
 
 SUITE = DebianSuite("forky")
+# Modules of nginx, by package: those that the configurations of ingress-nginx use.
+NGINX_MODULES = {
+    "libnginx-mod-http-ndk": "ndk_http_module.so",
+    "libnginx-mod-http-set-misc": "ngx_http_set_misc_module.so",
+    "libnginx-mod-http-headers-more-filter": "ngx_http_headers_more_filter_module.so",
+}
 # The first installed one is used.
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser")
 
@@ -44,6 +50,19 @@ def main(folder: Path) -> None:
             continue
         launcher.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, words))} "$@"\n')
         launcher.chmod(0o755)
+    _nginx_modules(folder / "nginx-modules")
+
+
+def _nginx_modules(folder: Path) -> None:
+    """Links the modules of nginx into a folder."""
+    folder.mkdir(exist_ok=True)
+    for package, name in NGINX_MODULES.items():
+        link = folder / name
+        link.unlink(missing_ok=True)
+        try:
+            link.symlink_to(SUITE.file(package, f"usr/lib/nginx/modules/{name}"))
+        except MissingRequirement as error:
+            print(f"conformance: no {name}: {error}", file=sys.stderr)
 
 
 def _browser() -> Sequence[str | Path]:

@@ -125,6 +125,16 @@ fn websocket_response(key: &str, fields: &str) -> String {
     )
 }
 
+/// Returns the status that a request asks for, or 200.
+fn requested_status(head: &ParsedHead) -> u16 {
+    let of_target = || {
+        let (_, rest) = head.target().split_once("/status/")?;
+        rest.get(..3).map(str::to_owned)
+    };
+    let asked = head.field("x-answer-status").or_else(of_target);
+    asked.and_then(|it| it.parse().ok()).unwrap_or(200)
+}
+
 async fn accept(
     listener: TcpListener,
     behaviour: Arc<EndpointBehaviour>,
@@ -244,6 +254,7 @@ impl Http1ServerConnection {
             ServeStep::WaitForGate => self.entry.wait_for_gate().await,
             ServeStep::Answer => self.answer(request).await?,
             ServeStep::AnswerPattern(length) => self.answer_pattern(*length, request).await?,
+            ServeStep::AnswerAsRequested(text) => self.answer_as_requested(text, request).await?,
             ServeStep::Echo => self.echo(request).await?,
             ServeStep::Send(bytes) => {
                 request.finish();
@@ -317,6 +328,31 @@ impl Http1ServerConnection {
             self.entry.add_pattern_bytes(piece.len());
         }
         request.finish();
+        Ok(())
+    }
+
+    async fn answer_as_requested(
+        &mut self,
+        text: &str,
+        request: &mut RequestInProgress,
+    ) -> Result<(), Http1Error> {
+        let head = &request.head;
+        if let Some(wait) = head.field("x-answer-wait").and_then(|it| it.parse().ok()) {
+            work(Duration::from_millis(wait)).await;
+        }
+        let status = requested_status(head);
+        let fields: String =
+            head.field_values("x-answer-field").iter().map(|line| format!("{line}\r\n")).collect();
+        let mut answer = format!("HTTP/1.1 {status} Requested\r\n{fields}");
+        if status != 204 && status != 304 {
+            answer += &format!("Content-Length: {}\r\n", text.len());
+        }
+        answer += "\r\n";
+        if head.method() != "HEAD" && status != 204 && status != 304 {
+            answer += text;
+        }
+        request.finish();
+        self.writer.write_all(answer.as_bytes()).await?;
         Ok(())
     }
 

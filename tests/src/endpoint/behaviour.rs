@@ -50,6 +50,9 @@ pub enum ServeStep {
     Answer,
     /// Answers 200 with the pattern's first bytes as the body.
     AnswerPattern(u64),
+    /// Answers with this text, and the status, field lines and delay that the request asks for: `/status/CODE` in its
+    /// target, or its fields `X-Answer-Status`, `X-Answer-Field` and `X-Answer-Wait` (in milliseconds).
+    AnswerAsRequested(String),
     /// Answers 200 with the request's body, sent while it arrives.
     Echo,
     /// Sends these bytes unchanged.

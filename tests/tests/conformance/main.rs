@@ -33,5 +33,7 @@ mod sign_in;
 mod python;
 /// Hypercorn and nginx as HTTP/3 endpoints.
 mod endpoints;
+/// Annotations of ingress-nginx, with nginx as it would configure it.
+mod ingress_nginx;
 /// quic-go, aioquic, s2n-quic and quiche in the cases of quic-interop-runner.
 mod quic;

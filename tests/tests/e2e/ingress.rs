@@ -200,6 +200,8 @@ async fn nginx_annotations_ask_for_passwords() -> Result {
         let expected = format!("Basic realm=\"{realm}\", charset=\"UTF-8\"");
         ensure!(challenge == (status == 401).then_some(expected), "{response:?}");
     }
+    let has_password = endpoint.requests().iter().any(|it| it.head.has_field("authorization"));
+    ensure!(!has_password, "endpoints do not get the passwords");
     Ok(())
 }
 

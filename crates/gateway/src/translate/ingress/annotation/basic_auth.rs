@@ -90,7 +90,8 @@ impl BasicAuthAnnotations {
         Ok(Some(BasicAuthentication {
             realm: self.realm.unwrap_or_else(|| realm.to_owned()),
             users: BasicAuthUsers { name: name.to_owned(), format },
-            forward_credentials: true,
+            // ingress-nginx removes the field, and the others do not.
+            forward_credentials: dialect != AnnotationDialect::IngressNginx,
             forward_username_header: None,
         }))
     }

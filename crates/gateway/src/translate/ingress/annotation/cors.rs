@@ -67,6 +67,8 @@ impl CorsAnnotations {
             CorsAnnotation::MaxAge if value == "-1" => filter.max_age = 0,
             CorsAnnotation::MaxAge => filter.max_age = parse_number(value, 0, 2_147_483_647)?,
             CorsAnnotation::Methods => filter.allow_methods = parse_names(value)?,
+            // Like an annotation that is not there: all origins.
+            CorsAnnotation::Origins if value.is_empty() => {}
             CorsAnnotation::Origins => {
                 // After an error no origin is allowed, rather than all of them.
                 filter.allow_origins.clear();

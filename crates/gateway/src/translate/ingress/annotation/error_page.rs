@@ -3,6 +3,7 @@
 //! ingress-nginx: `error_page CODE = @custom`, with a location that asks the default backend.
 
 use super::super::super::index::ObjectIndex;
+use super::value::parse_bool;
 use crate::objects::{BackendObjectRef, ErrorPage, StatusRange};
 
 /// Largest number of statuses.
@@ -13,6 +14,8 @@ const MAX_STATUSES: usize = 32;
 pub(in super::super) enum ErrorPageAnnotation {
     /// The statuses that get a page.
     Statuses,
+    /// True if the responses of endpoints get no page.
+    Disabled,
     /// The Service that has the pages, and gets the requests of Services without endpoints.
     Service,
 }
@@ -22,12 +25,14 @@ pub(in super::super) enum ErrorPageAnnotation {
 pub(super) struct ErrorPageAnnotations {
     statuses: Vec<StatusRange>,
     service: Option<String>,
+    is_disabled: bool,
 }
 
 impl ErrorPageAnnotations {
     pub(super) fn add(&mut self, setting: ErrorPageAnnotation, value: &str) -> Result<(), String> {
         match setting {
             _ if value.is_empty() => {}
+            ErrorPageAnnotation::Disabled => self.is_disabled = parse_bool(value)?,
             ErrorPageAnnotation::Service => self.service = Some(value.to_owned()),
             ErrorPageAnnotation::Statuses => {
                 let statuses = value.split(',').map(|it| status(it.trim()));
@@ -43,10 +48,13 @@ impl ErrorPageAnnotations {
 
     /// Returns the page of an Ingress in this namespace, and the fault of an annotation with its name.
     pub(super) fn into_page(
-        self,
+        mut self,
         index: &ObjectIndex<'_>,
         namespace: &str,
     ) -> Result<Option<ErrorPage>, String> {
+        if self.is_disabled {
+            self.statuses.clear();
+        }
         let Some(name) = self.service else {
             if self.statuses.is_empty() {
                 return Ok(None);

@@ -40,7 +40,7 @@ impl Default for IngressRedirects {
 impl IngressRedirects {
     pub(super) fn add(&mut self, setting: RedirectAnnotation, value: &str) -> Result<(), String> {
         match setting {
-            RedirectAnnotation::AppRoot => self.app_root = Some(parse_path(value)?),
+            RedirectAnnotation::AppRoot => self.app_root = Some(parse_app_root(value)?),
             RedirectAnnotation::ForceTls => self.forces_tls = parse_bool(value)?,
             RedirectAnnotation::Permanent => self.all = Some(parse_redirect(value, 301)?),
             RedirectAnnotation::Temporal => self.all = Some(parse_redirect(value, 302)?),
@@ -59,6 +59,20 @@ impl IngressRedirects {
 fn parse_redirect_status(value: &str) -> Result<u16, String> {
     let code = value.parse().ok().filter(|code| [301, 302, 303, 307, 308].contains(code));
     code.ok_or_else(|| format!("must be 301, 302, 303, 307 or 308, is {value}"))
+}
+
+/// The variables of nginx for `?` and the query, which every redirect keeps.
+const QUERY: &str = "$is_args$args";
+
+/// Parses the path that requests for `/` are redirected to.
+fn parse_app_root(value: &str) -> Result<String, String> {
+    let path = value.strip_suffix(QUERY).unwrap_or(value);
+    if path.contains('$') {
+        return Err(format!(
+            "must be a path without variables, except {QUERY} at its end, is {value}"
+        ));
+    }
+    parse_path(path)
 }
 
 /// The variable of nginx for the requested path and query.
@@ -102,4 +116,18 @@ fn parse_redirect(value: &str, status_code: u16) -> Result<RequestRedirect, Stri
         replace_prefix_match: None,
     });
     Ok(redirect)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn app_root_may_end_in_the_query() {
+        assert_eq!(parse_app_root("/start"), Ok("/start".to_owned()));
+        assert_eq!(parse_app_root("/start$is_args$args"), Ok("/start".to_owned()));
+        for text in ["/$uri", "/start?x=$arg_x", "start", "/start$is_args"] {
+            assert!(parse_app_root(text).is_err(), "{text}");
+        }
+    }
 }

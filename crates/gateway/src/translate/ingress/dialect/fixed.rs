@@ -43,6 +43,10 @@ pub(super) const MIRROR_BODY: AnnotationKey =
     Only(&["on", "true"], "is not supported: copies of requests have the body of the request");
 pub(super) const MIRROR_HOST: AnnotationKey =
     Only(&[""], "is not supported: copies of requests have the host of the request");
+pub(super) const REDIRECT_SLASH: AnnotationKey =
+    Only(&["true"], "is ignored: the redirect to HTTPS keeps a slash at the end of the path");
+pub(super) const RELATIVE_REDIRECTS: AnnotationKey =
+    Only(&["false"], "is not supported: `Location` of redirects has the scheme and host");
 pub(super) const RESPONSE_RATE: AnnotationKey =
     Only(&["0"], "is not supported: the rate of responses in bytes is not limited");
 pub(super) const RETRY_TIME: AnnotationKey = Only(
