@@ -15,7 +15,7 @@ mod budget;
 /// Resends of requests that were in flight at a dying endpoint.
 mod resend;
 
-pub use budget::RetryBudget;
+pub use budget::{RetryBudget, RetryWindow};
 pub use resend::ResendAllowance;
 
 /// Settings for retries. The caller decides which failures may be retried.
@@ -23,10 +23,12 @@ pub use resend::ResendAllowance;
 pub struct RetrySettings {
     /// Maximum of attempts for one request, the first included; 3 by default.
     pub attempts: NonZeroU32,
-    /// Retries of a backend as a percentage of its requests, over ten seconds; 20 by default.
+    /// Retries of a backend as a percentage of its requests in the window; 20 by default.
     pub budget_percent: u32,
-    /// Additional retries of a backend allowed each second; 10 by default.
-    pub budget_floor_per_second: u32,
+    /// Time in which requests and retries count; ten seconds by default.
+    pub budget_window: RetryWindow,
+    /// Additional retries of a backend allowed in any window; 100 by default.
+    pub budget_floor: u32,
     /// Upper bound of the random backoff before the first retry; it doubles for each further retry.
     /// 25 ms by default.
     pub backoff_base: Duration,
@@ -42,7 +44,8 @@ impl Default for RetrySettings {
         Self {
             attempts: NonZeroU32::new(3).expect("3 is not 0"),
             budget_percent: 20,
-            budget_floor_per_second: 10,
+            budget_window: RetryWindow::default(),
+            budget_floor: 100,
             backoff_base: Duration::from_millis(25),
             backoff_max: Duration::from_millis(250),
             hedge: None,
@@ -51,6 +54,13 @@ impl Default for RetrySettings {
 }
 
 impl RetrySettings {
+    /// Returns the additional retries allowed on average each second, rounded up.
+    pub fn budget_floor_per_second(&self) -> u32 {
+        let window = self.budget_window.duration().as_millis().max(1);
+        let floor = (u128::from(self.budget_floor) * 1000).div_ceil(window);
+        u32::try_from(floor).unwrap_or(u32::MAX)
+    }
+
     /// Returns the backoff before a request's retry of this number, counted from 1. It is random,
     /// so that requests that failed together do not return together (AWS Architecture Blog:
     /// Exponential Backoff and Jitter, 2015).

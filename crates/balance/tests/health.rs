@@ -301,23 +301,23 @@ proptest! {
     #[test]
     fn retries_stay_within_the_budget(
         budget_percent in 0_u32..200,
-        budget_floor_per_second in 0_u32..5,
+        budget_floor in 0_u32..50,
         steps in proptest::collection::vec((0_u64..2_000, 0_usize..50, 0_usize..50), 1..100),
     ) {
         let settings =
-            RetrySettings { budget_percent, budget_floor_per_second, ..RetrySettings::default() };
+            RetrySettings { budget_percent, budget_floor, ..RetrySettings::default() };
         let budget = RetryBudget::new(3);
         let mut now = Time::ZERO;
         let (mut requests, mut retries) = (0_u64, 0_u64);
         for (millis, requested, retried) in steps {
             now = now + MILLISECOND * millis as u32;
             for request in 0..requested {
-                budget.request(request % 3, now);
+                budget.request(settings.budget_window, request % 3, now);
             }
             requests += requested as u64;
             retries += (0..retried).filter(|_| budget.allows(&settings, now)).count() as u64;
             let windows = now.as_nanos() / 10_000_000_000 + 1;
-            let floor = windows * 10 * u64::from(budget_floor_per_second);
+            let floor = windows * u64::from(budget_floor);
             prop_assert!(retries <= requests * u64::from(budget_percent) / 100 + floor);
         }
     }

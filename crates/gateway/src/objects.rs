@@ -59,6 +59,10 @@ mod backend_tls_policy;
 mod backend_policy;
 /// Health checks, outlier detection and retries of a BackendPolicy.
 mod backend_health;
+/// `sessionPersistence` of Gateway API.
+mod session_persistence;
+/// `XBackendTrafficPolicy`.
+mod backend_traffic_policy;
 /// `ClientPolicy`.
 mod client_policy;
 /// Targets of policies of requests.
@@ -95,14 +99,19 @@ pub use backend_health::{
     SlowStart,
 };
 pub use backend_policy::{
-    AffinityType, Algorithm, AutoLimit, BackendAffinity, BackendClients, BackendConnections,
-    BackendOverload, BackendPolicySpec, BackendProtocol, BackendProxyProtocol, BackendQueue,
-    BackendSecurity, BackendTimeouts, HashOn, HashOnType, HeededRefusals, PriorityValue,
-    QueueFairness, QueuePriority, RoutePriority, ServiceKind, ServiceTarget,
+    AffinityCookieAttributes, AffinityType, Algorithm, AutoLimit, BackendAffinity, BackendClients,
+    BackendConnections, BackendOverload, BackendPolicySpec, BackendProtocol, BackendProxyProtocol,
+    BackendQueue, BackendSecurity, BackendTimeouts, CookieSecurity, HashOn, HashOnType,
+    HeededRefusals, PriorityValue, QueueFairness, QueuePriority, RoutePriority, SameSite,
+    ServiceKind, ServiceTarget,
 };
 pub use backend_tls_policy::{
     BackendTlsPolicySpec, BackendTlsTarget, BackendValidation, LocalRef, SubjectAltName,
     SubjectAltNameType,
+};
+pub use backend_traffic_policy::{
+    BackendTrafficPolicySpec, BackendTrafficTarget, MinRetryRate, RetryBudgetDetails,
+    RetryConstraint,
 };
 pub use basic_auth::{BasicAuthUsers, BasicAuthUsersFormat, BasicAuthentication};
 pub use bgp_peer::BgpPeerSpec;
@@ -161,6 +170,7 @@ pub use read::{parse, read};
 pub use reference_grant::{GrantFrom, GrantTo, ReferenceGrantSpec};
 pub use route::{BackendObjectRef, ParentRef, ServiceRef};
 pub use route_target::{RouteTarget, RouteTargetKind};
+pub(crate) use scalar::is_cookie_path;
 pub use scalar::{
     CidrBlock, CorsOrigin, FieldName, Hostname, IgnoredField, RouteCommunity, TargetPort,
     UnsupportedField,
@@ -175,6 +185,10 @@ pub use service::{
     AddressType, ClientIpAffinity, EndpointConditions, EndpointHint, EndpointHints,
     EndpointSliceSpec, EndpointTargetRef, SERVICE_NAME_LABEL, ServicePort, ServiceSpec,
     ServiceType, SessionAffinityConfig, SliceEndpoint, SlicePort,
+};
+pub use session_persistence::{
+    CookieLifetimeType, SessionCookie, SessionCookieConfig, SessionHeader, SessionPersistence,
+    SessionPersistenceType,
 };
 pub use shorthand::{
     ListenFlag, ListenFlagProtocol, ShorthandFlags, add_default_class, certificate, shorthand,
@@ -228,6 +242,8 @@ pub enum ApiObject {
     ConfigMap(SharedObject<ConfigMapSpec>),
     /// TLS of connections to the endpoints of a Service.
     BackendTlsPolicy(SharedObject<BackendTlsPolicySpec>),
+    /// Retries and session persistence of a Service.
+    BackendTrafficPolicy(SharedObject<BackendTrafficPolicySpec>),
     /// Load balancing, queueing, health checks and connections of a Service's endpoints.
     BackendPolicy(SharedObject<BackendPolicySpec>),
     /// Limits, timeouts and protocols of the clients of a Gateway.

@@ -49,9 +49,9 @@ pub use password_hash::PasswordHash;
 pub use rate_limit::{KeyedRateLimit, RateLimitKey, RateLimitSettings};
 pub use security::{ClientAddressRules, SecuritySettings};
 pub use settings::{
-    AffinitySettings, BackendSettings, ClientSettings, CongestionControl, EndpointLocation,
-    EndpointProtocol, HashKey, Http3Settings, PathSettings, PriorityHeader, PriorityRules,
-    ProbeSettings, ProxyProtocol, ProxyVersion, RuleRetry,
+    AffinityCookie, AffinitySettings, BackendSettings, ClientSettings, CongestionControl,
+    EndpointLocation, EndpointProtocol, HashKey, Http3Settings, PathSettings, PriorityHeader,
+    PriorityRules, ProbeSettings, ProxyProtocol, ProxyVersion, RuleRetry,
 };
 pub use tls::{
     ClientCertificates, EndpointTls, ListenerTls, PrivateKey, RevocationCheck, SniRule,
@@ -68,7 +68,7 @@ use ipnet::IpNet;
 use crate::matching::RouteTable;
 pub use crate::objects::{
     ClientCertificateAccess, ClientCertificateDetail, ClientCertificateMode, ForwardedCertificate,
-    ForwardedCertificateMode, HeededRefusals, SslClientFields,
+    ForwardedCertificateMode, HeededRefusals, SameSite, SslClientFields,
 };
 
 /// The configuration of the data plane.
@@ -222,6 +222,8 @@ pub struct Rule {
     pub attempt_timeout: Option<Duration>,
     /// Retries. `None`: the backend's policy determines them.
     pub retry: Option<RuleRetry>,
+    /// Session affinity. `None`: the backend's policy determines it.
+    pub affinity: Option<AffinitySettings>,
 }
 
 /// A target of a rule, and its share of requests.

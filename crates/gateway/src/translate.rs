@@ -97,6 +97,10 @@ mod request_policies;
 mod rule_policies;
 /// Revocation of client certificates.
 mod revocation;
+/// `sessionPersistence` of rules and policies.
+mod session_persistence;
+/// XBackendTrafficPolicies.
+mod backend_traffic;
 /// Settings of policies with every default filled in.
 mod settings;
 
@@ -129,6 +133,8 @@ pub fn translate(objects: &[ApiObject], settings: &TranslationSettings) -> Trans
     let tls_policies = backend_tls::backend_tls_policies(&index, &mut report);
     let request_policies = RequestPolicies::new(&index, &mut report);
     let backend_policies = policy::backend_policies(&index, &tls_policies, &mut report);
+    let backend_traffic =
+        backend_traffic::backend_traffic_policies(&index, &backend_policies, &mut report);
 
     let mut gateways = listener::gateways(&index, addresses, &mut report);
     revocation::add(&mut gateways, &client_policies);
@@ -154,8 +160,11 @@ pub fn translate(objects: &[ApiObject], settings: &TranslationSettings) -> Trans
     backend::check_slices(&endpoints, &keys, &mut report);
     let settings = |key: &BackendKey| {
         let transport = usage.transport(key, &index, &tls_policies, &gateways);
-        backend_policies.settings(&index, key, transport)
+        let mut settings = backend_policies.settings(&index, key, transport);
+        backend_traffic.adjust(key, backend_policies.spec(&index, key), &mut settings);
+        settings
     };
+    let with_rule_affinity = keys_with_rule_affinity(&routes);
     let backend = |key: &BackendKey| Backend {
         key: key.clone(),
         source: backend::source(&index, key),
@@ -165,7 +174,9 @@ pub fn translate(objects: &[ApiObject], settings: &TranslationSettings) -> Trans
             let mut settings = settings(key);
             services.adjust(key, &mut settings, backend_policies.applies_to(&index, key));
             load_balancers.adjust(key, &mut settings);
-            BackendSettings { service_uid: backend::service_uid(&index, key), ..settings }
+            let has_rule_affinity = with_rule_affinity.contains(key);
+            let service_uid = backend::service_uid(&index, key);
+            BackendSettings { has_rule_affinity, service_uid, ..settings }
         },
     };
     let mut snapshot =
@@ -212,6 +223,12 @@ pub fn translate(objects: &[ApiObject], settings: &TranslationSettings) -> Trans
     expansion.attribute(&mut translation);
     translation.problems.sort_by(|a, b| a.origin.cmp(&b.origin));
     translation
+}
+
+/// Returns the backends of the rules that have a session affinity of their own.
+fn keys_with_rule_affinity(routes: &[RouteDraft]) -> BTreeSet<&BackendKey> {
+    let rules = routes.iter().flat_map(|route| &route.rules).filter(|rule| rule.affinity.is_some());
+    rules.flat_map(|rule| &rule.targets).filter_map(|target| target.key.as_ref()).collect()
 }
 
 /// Returns every backend that a rule or a policy of requests names, sorted, each once.

@@ -493,6 +493,7 @@ fn special(rule: &Rule, snapshot: &Snapshot) -> Option<String> {
     add("request timeout", rule.request_timeout.map(|it| format!("{it:?}")));
     add("attempt timeout", rule.attempt_timeout.map(|it| format!("{it:?}")));
     add("retry", rule.retry.as_ref().map(|it| format!("{it:?}")));
+    add("affinity", rule.affinity.as_ref().map(|it| format!("{it:?}")));
     (!parts.is_empty()).then(|| quoted(&format!("{}: {}", rule.name, parts.join("; "))))
 }
 

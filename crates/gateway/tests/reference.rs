@@ -211,6 +211,7 @@ fn as_api_server_checks(format: &str) -> Map<String, Value> {
             let pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
             json!({ "pattern": pattern, "minLength": 1, "maxLength": 63 })
         }
+        "cookie-path" => json!({ "pattern": "^/[!-:<-~]*$" }),
         "field-value" => json!({ "pattern": r"^\S(.*\S)?$" }),
         "host" => json!({ "pattern": NAME_PATTERN, "minLength": 1, "maxLength": 253 }),
         "absolute-uri" => {

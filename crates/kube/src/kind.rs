@@ -27,6 +27,8 @@ pub(crate) struct WatchedKind {
 }
 
 const GATEWAY_API: &str = "gateway.networking.k8s.io";
+/// The group of kinds that only the experimental channel has.
+const GATEWAY_API_EXPERIMENTAL: &str = "gateway.networking.x-k8s.io";
 const SHEAVE: &str = "sheave.dev";
 const INGRESS: &str = "networking.k8s.io";
 
@@ -64,7 +66,7 @@ const CERTIFICATE_SECRETS_SELECTOR: &str = "type!=kubernetes.io/service-account-
 
 /// Every watched kind. Pods are not watched: they change far more often than EndpointSlices and add
 /// no information.
-pub(crate) const KINDS: [WatchedKind; 27] = [
+pub(crate) const KINDS: [WatchedKind; 28] = [
     WatchedKind {
         field_selector: Some("metadata.name=gateways.gateway.networking.k8s.io"),
         is_namespaced: false,
@@ -80,6 +82,12 @@ pub(crate) const KINDS: [WatchedKind; 27] = [
     kind_with_entries(GATEWAY_API, "v1", "UDPRoute", "udproutes"),
     watched_kind(GATEWAY_API, "v1", "ReferenceGrant", "referencegrants"),
     kind_with_entries(GATEWAY_API, "v1", "BackendTLSPolicy", "backendtlspolicies"),
+    kind_with_entries(
+        GATEWAY_API_EXPERIMENTAL,
+        "v1alpha1",
+        "XBackendTrafficPolicy",
+        "xbackendtrafficpolicies",
+    ),
     kind_with_entries(SHEAVE, "v1alpha1", "BackendPolicy", "backendpolicies"),
     kind_with_entries(SHEAVE, "v1alpha1", "ClientPolicy", "clientpolicies"),
     kind_with_entries(SHEAVE, "v1alpha1", "RateLimitPolicy", "ratelimitpolicies"),

@@ -466,9 +466,8 @@ impl StateRegistry {
         }
         let configured = self.endpoints(&spec.key, &spec.endpoints, &spec.settings);
         let settings = spec.settings.clone();
-        if let Some(AffinitySettings::Cookie { .. } | AffinitySettings::Header(_)) =
-            settings.affinity
-        {
+        let has_tokens = settings.affinity.as_ref().is_some_and(AffinitySettings::has_tokens);
+        if has_tokens || settings.has_rule_affinity {
             let name = spec.key.to_string();
             self.affinity_key.warn_if_temporary(&name, settings.service_uid.as_deref());
         }

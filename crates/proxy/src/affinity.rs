@@ -2,21 +2,25 @@
 //!
 //! A token names an endpoint by a keyed hash: without the key, a client can neither find out an
 //! address nor make a token for an endpoint of its choice. With a key that all replicas share
-//! (`AffinityKey`), it is the same at every replica and after every restart. Affinity is soft: if
-//! the endpoint cannot serve, or the token is unknown, the request goes to another endpoint and the
-//! client gets a new token.
+//! (`AffinityKey`), it is the same at every replica and after every restart. If sessions have a
+//! timeout, the token also states the start of the session, with a keyed hash of both. Affinity is
+//! soft: if the endpoint cannot serve, or the token is unknown or out of date, the request goes to
+//! another endpoint and the client gets a new token.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::hmac;
 use balance::hash::hash;
 use balance::{Rng, SetMember};
+use codec::head::cookie::CookieAttributes;
 use codec::head::{RequestHead, ResponseHead, cookie};
-use gateway::snapshot::AffinitySettings;
+use gateway::snapshot::{AffinityCookie, AffinitySettings};
 
 use crate::backend::{Backend, BackendConfig, Slot};
+use crate::clock;
 use crate::dial::pool::{Endpoint, EndpointData};
 use crate::hash_key;
 
@@ -30,27 +34,41 @@ pub(crate) use key::AffinityKey;
 const MAX_OTHER_TOKENS: usize = 7;
 
 /// Token that names an endpoint of one backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct AffinityToken {
     /// Distinguishes the tokens of different backends.
     backend: u32,
     endpoint: u64,
+    /// Start of the session, if sessions of the backend have a timeout.
+    start: Option<SessionStart>,
+}
+
+/// Start of a session, as a token states it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SessionStart {
+    /// Milliseconds since the Unix epoch; 48 bits.
+    at: u64,
+    /// Keyed hash of the token, so that a client cannot prolong its session.
+    tag: u64,
 }
 
 impl AffinityToken {
     fn parse(text: &[u8]) -> Option<Self> {
         let text = str::from_utf8(text).ok().filter(|text| text.is_ascii())?;
-        let (backend, endpoint) = text.split_at_checked(8).filter(|_| text.len() == 24)?;
-        Some(Self {
-            backend: u32::from_str_radix(backend, 16).ok()?,
-            endpoint: u64::from_str_radix(endpoint, 16).ok()?,
-        })
+        let hex = |range| u64::from_str_radix(text.get(range)?, 16).ok();
+        let start = match text.len() {
+            24 => None,
+            52 => Some(SessionStart { at: hex(24..36)?, tag: hex(36..52)? }),
+            _ => return None,
+        };
+        Some(Self { backend: hex(0..8)? as u32, endpoint: hex(8..24)?, start })
     }
 }
 
 impl fmt::Display for AffinityToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:08x}{:016x}", self.backend, self.endpoint)
+        write!(f, "{:08x}{:016x}", self.backend, self.endpoint)?;
+        self.start.iter().try_for_each(|start| write!(f, "{:012x}{:016x}", start.at, start.tag))
     }
 }
 
@@ -58,31 +76,55 @@ impl fmt::Display for AffinityToken {
 pub(crate) struct AffinityTokens {
     key: hmac::Key,
     backend: u32,
-    tokens: Vec<(AffinityToken, usize)>,
+    /// Keyed hashes of the endpoints, sorted.
+    endpoints: Vec<(u64, usize)>,
 }
 
 impl AffinityTokens {
     fn new(backend: &Backend, current: &BackendConfig) -> Self {
         let key = backend.affinity_key.of_service(current.settings.service_uid.as_deref());
         let backend = (keyed_hash(&key, "backend", &*backend.name) >> 32) as u32;
-        let mut tokens = Self { key, backend, tokens: Vec::new() };
+        let mut tokens = Self { key, backend, endpoints: Vec::new() };
         let members = current.set.members().iter().enumerate();
-        tokens.tokens =
-            members.map(|(index, member)| (tokens.token(&member.endpoint), index)).collect();
-        tokens.tokens.sort_unstable();
+        tokens.endpoints = members
+            .map(|(index, member)| (tokens.endpoint_hash(&member.endpoint), index))
+            .collect();
+        tokens.endpoints.sort_unstable();
         tokens
     }
 
-    /// Returns the token of an endpoint, which may have left the set.
-    fn token(&self, endpoint: &Endpoint) -> AffinityToken {
+    fn endpoint_hash(&self, endpoint: &Endpoint) -> u64 {
         let text = format_args!("{:08x} {}", self.backend, endpoint.address);
-        let endpoint = keyed_hash(&self.key, "endpoint", text);
-        AffinityToken { backend: self.backend, endpoint }
+        keyed_hash(&self.key, "endpoint", text)
     }
 
-    fn find(&self, token: AffinityToken) -> Option<usize> {
-        let found = self.tokens.binary_search_by_key(&token, |(token, _)| *token).ok()?;
-        Some(self.tokens[found].1)
+    /// Returns the token of an endpoint, which may have left the set. `start` is the start of the
+    /// session in milliseconds, if sessions have a timeout.
+    fn token(&self, endpoint: &Endpoint, start: Option<u64>) -> AffinityToken {
+        let (backend, endpoint) = (self.backend, self.endpoint_hash(endpoint));
+        let start = start.map(|at| SessionStart { at, tag: self.start_tag(endpoint, at) });
+        AffinityToken { backend, endpoint, start }
+    }
+
+    fn start_tag(&self, endpoint: u64, start: u64) -> u64 {
+        let text = format_args!("{:08x}{endpoint:016x} {start:012x}", self.backend);
+        keyed_hash(&self.key, "session", text)
+    }
+
+    fn find(&self, endpoint: u64) -> Option<usize> {
+        let found =
+            self.endpoints.binary_search_by_key(&endpoint, |(endpoint, _)| *endpoint).ok()?;
+        Some(self.endpoints[found].1)
+    }
+
+    /// True if the token's session goes on at this time. Without a timeout it always does.
+    fn is_in_session(&self, token: &AffinityToken, timeout: Option<Duration>, now: u64) -> bool {
+        let Some(timeout) = timeout else { return true };
+        let is_ours = |start: &SessionStart| start.tag == self.start_tag(token.endpoint, start.at);
+        // The clock of the replica that has begun the session may be ahead.
+        let goes_on =
+            |start: SessionStart| Duration::from_millis(now.saturating_sub(start.at)) < timeout;
+        token.start.filter(is_ours).is_some_and(goes_on)
     }
 }
 
@@ -90,6 +132,12 @@ impl AffinityTokens {
 fn keyed_hash(key: &hmac::Key, purpose: &str, text: impl fmt::Display) -> u64 {
     let tag = hmac::sign(key, format!("sheave {purpose} {text}").as_bytes());
     tag.as_ref().iter().take(8).fold(0, |bits, byte| bits << 8 | u64::from(*byte))
+}
+
+/// Returns the milliseconds since the Unix epoch.
+fn millis(now: SystemTime) -> u64 {
+    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_secs() * 1000 + u64::from(since.subsec_millis())
 }
 
 impl BackendConfig {
@@ -100,40 +148,52 @@ impl BackendConfig {
 }
 
 /// Session affinity of a request.
-pub(crate) struct SessionAffinity {
+pub(crate) struct SessionAffinity<'r> {
+    /// Settings of the rule; `None`: those of the backend apply.
+    of_rule: Option<&'r AffinitySettings>,
     /// Target endpoint; `None` if the client has none yet, or it is no longer in the set.
     endpoint: Option<Arc<Endpoint>>,
+    /// The client's token for this backend; `None` if it has none, or its session is over.
+    token: Option<AffinityToken>,
     /// True if the client has been at this backend before.
     is_returning: bool,
     /// Tokens that the client sends for other backends.
     other_tokens: Vec<AffinityToken>,
 }
 
-impl SessionAffinity {
-    /// Returns `None` if the backend has no session affinity.
+impl<'r> SessionAffinity<'r> {
+    /// Returns `None` if neither the rule nor the backend has session affinity.
     pub(crate) fn of_request(
+        of_rule: Option<&'r AffinitySettings>,
         backend: &Backend,
         current: &BackendConfig,
         request: &RequestHead,
         client: impl Fn() -> IpAddr,
     ) -> Option<Self> {
-        let sent_tokens = match current.settings.affinity.as_ref()? {
-            AffinitySettings::Cookie { name, .. } => cookie::find(&request.fields, name),
-            AffinitySettings::Header(name) => request.fields.get(name),
+        let settings = of_rule.or(current.settings.affinity.as_ref())?;
+        let sent_tokens = match settings {
+            AffinitySettings::Cookie(AffinityCookie { name, .. }) => {
+                cookie::find(&request.fields, name)
+            }
+            AffinitySettings::Header { name, .. } => request.fields.get(name),
             AffinitySettings::Source => {
                 let endpoint = rendezvous_endpoint(client(), current.set.members());
-                return Some(Self { endpoint, is_returning: true, other_tokens: Vec::new() });
+                let (token, other_tokens) = (None, Vec::new());
+                return Some(Self { of_rule, endpoint, token, is_returning: true, other_tokens });
             }
         };
         let sent_tokens =
             sent_tokens.unwrap_or_default().split(|byte| *byte == b'.').take(MAX_OTHER_TOKENS + 1);
         let tokens = current.affinity_tokens(backend);
         let is_ours = |token: &AffinityToken| token.backend == tokens.backend;
-        let (ours, others): (Vec<_>, Vec<_>) =
+        let (ours, other_tokens): (Vec<_>, Vec<_>) =
             sent_tokens.filter_map(AffinityToken::parse).partition(is_ours);
-        let index = ours.first().and_then(|token| tokens.find(*token));
+        let timeout = settings.session_timeout();
+        let now = timeout.map_or(0, |_| millis(clock::wall()));
+        let token = ours.first().filter(|token| tokens.is_in_session(token, timeout, now)).copied();
+        let index = token.and_then(|token| tokens.find(token.endpoint));
         let endpoint = index.map(|index| Arc::clone(&current.set.members()[index].endpoint));
-        Some(Self { endpoint, is_returning: !ours.is_empty(), other_tokens: others })
+        Some(Self { of_rule, endpoint, token, is_returning: token.is_some(), other_tokens })
     }
 
     pub(crate) fn endpoint(&self) -> Option<&Arc<Endpoint>> {
@@ -150,7 +210,7 @@ impl SessionAffinity {
         response: &mut ResponseHead,
         is_secure: bool,
     ) {
-        let Some(affinity) = &current.settings.affinity else { return };
+        let Some(affinity) = self.of_rule.or(current.settings.affinity.as_ref()) else { return };
         let kept = self.endpoint.as_ref().is_some_and(|it| Arc::ptr_eq(it, &slot.endpoint));
         let counters = &slot.backend.counters[worker].affinity;
         match (kept, self.is_returning) {
@@ -158,26 +218,41 @@ impl SessionAffinity {
             (false, true) => counters.broken.add(1),
             (false, false) => counters.begun.add(1),
         }
+        let tokens = || {
+            let kept = self.token.filter(|_| kept);
+            let start = || affinity.session_timeout().map(|_| millis(clock::wall()));
+            let new = || current.affinity_tokens(&slot.backend).token(&slot.endpoint, start());
+            self.with_others(kept.unwrap_or_else(new))
+        };
         match affinity {
-            AffinitySettings::Cookie { name, max_age } if !kept => {
-                let cookie =
-                    cookie::set(name, &self.cookie_value(current, slot), *max_age, is_secure);
-                response.fields.append("Set-Cookie", cookie);
+            AffinitySettings::Cookie(cookie) if !kept => {
+                response.fields.append("Set-Cookie", set_cookie(cookie, &tokens(), is_secure));
             }
-            AffinitySettings::Header(name) => {
+            AffinitySettings::Header { name, .. } => {
                 response.fields.remove_named(name.as_bytes());
-                response.fields.append(&**name, self.cookie_value(current, slot));
+                response.fields.append(&**name, tokens());
             }
-            AffinitySettings::Cookie { .. } | AffinitySettings::Source => {}
+            AffinitySettings::Cookie(_) | AffinitySettings::Source => {}
         }
     }
 
     /// Returns the value that the client sends from now on: its tokens for all backends.
-    fn cookie_value(&self, current: &BackendConfig, slot: &Slot) -> String {
-        let ours = current.affinity_tokens(&slot.backend).token(&slot.endpoint);
+    fn with_others(&self, ours: AffinityToken) -> String {
         let all = std::iter::once(&ours).chain(self.other_tokens.iter().take(MAX_OTHER_TOKENS));
         all.map(AffinityToken::to_string).collect::<Vec<_>>().join(".")
     }
+}
+
+/// Returns the value of `Set-Cookie`. `is_secure`: the client's connection has TLS.
+fn set_cookie(cookie: &AffinityCookie, value: &str, is_secure: bool) -> String {
+    let attributes = CookieAttributes {
+        path: &cookie.path,
+        max_age: cookie.max_age,
+        domain: cookie.domain.as_deref(),
+        is_secure: is_secure || cookie.is_always_secure,
+        same_site: cookie.same_site.text(),
+    };
+    cookie::set(&cookie.name, value, &attributes)
 }
 
 /// Returns the endpoint of a client address by weighted rendezvous hashing: if an endpoint is
@@ -264,12 +339,34 @@ mod tests {
     #[test]
     fn affinity_token_round_trips() {
         for bits in [0, 1, 0xdead_beef, u64::MAX] {
-            let token = AffinityToken { backend: bits as u32, endpoint: bits };
-            assert_eq!(AffinityToken::parse(token.to_string().as_bytes()), Some(token));
+            for start in [None, Some(SessionStart { at: bits >> 16, tag: bits })] {
+                let token = AffinityToken { backend: bits as u32, endpoint: bits, start };
+                assert_eq!(AffinityToken::parse(token.to_string().as_bytes()), Some(token));
+            }
         }
         let (long, odd) = ("0".repeat(25), format!("{}\u{e9}", "0".repeat(22)));
         for bad in ["", "0", &long, "g00000000000000000000000", &odd] {
             assert_eq!(AffinityToken::parse(bad.as_bytes()), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn session_ends_after_its_timeout_and_only_the_key_can_prolong_it() {
+        let key = |text: &[u8]| hmac::Key::new(hmac::HMAC_SHA256, text);
+        let tokens = AffinityTokens { key: key(b"ours"), backend: 7, endpoints: Vec::new() };
+        let endpoint = &members(&[1], 1)[0].endpoint;
+        let (begun, timeout) = (1_700_000_000_000, Some(Duration::from_secs(60)));
+        let token = tokens.token(endpoint, Some(begun));
+        let goes_on = |token: &AffinityToken, now| tokens.is_in_session(token, timeout, now);
+        assert!(goes_on(&token, begun) && goes_on(&token, begun + 59_999));
+        assert!(!goes_on(&token, begun + 60_000));
+        assert!(goes_on(&token, begun - 5_000), "the clock of another replica is ahead");
+        let prolonged = |start: SessionStart| SessionStart { at: start.at + 60_000, ..start };
+        let forged = AffinityToken { start: token.start.map(prolonged), ..token };
+        assert!(!goes_on(&forged, begun + 60_000));
+        assert!(!goes_on(&AffinityToken { start: None, ..token }, begun), "no start");
+        let other = AffinityTokens { key: key(b"other"), backend: 7, endpoints: Vec::new() };
+        assert!(!goes_on(&other.token(endpoint, Some(begun)), begun), "another key");
+        assert!(tokens.is_in_session(&token, None, u64::MAX), "no timeout");
     }
 }

@@ -176,7 +176,7 @@ impl<'a> SlotShare<'a> {
 /// True if requests are bound to endpoints, by a key or by affinity.
 pub(crate) fn binds_requests(settings: &BackendSettings) -> bool {
     let is_keyed = matches!(settings.algorithm, Algorithm::ConsistentHash | Algorithm::Maglev);
-    is_keyed || settings.affinity.is_some()
+    is_keyed || settings.affinity.is_some() || settings.has_rule_affinity
 }
 
 /// A worker's own reference to a [`BackendConfig`], as [`WorkerConfig`] is to an [`ActiveConfig`].

@@ -75,6 +75,7 @@ mod tests {
             request_timeout: None,
             attempt_timeout: None,
             retry: None,
+            affinity: None,
         });
         let mut exchange = Exchange::default();
         exchange.filters = RequestFilters::new(&rule, None, &exchange.request);

@@ -52,7 +52,7 @@ pub(crate) struct RequestPolicy<'l> {
     pub(crate) endpoint_protocol: EndpointProtocol,
     /// Hash key: requests with the same key go to the same endpoint.
     pub(crate) hash_key: Option<u64>,
-    pub(crate) affinity: Option<SessionAffinity>,
+    pub(crate) affinity: Option<SessionAffinity<'l>>,
     /// Priority of the request in the queue.
     pub(crate) priority: PriorityLevel,
     /// Index of the route: the key of the request's fair-queueing flow.

@@ -132,7 +132,8 @@ async fn forward(context: &mut RequestContext<'_>) -> Result<ConnectionOutcome, 
 
     let context = &mut context.with_policy(&policy);
     context.client.refusals.borrow_mut().take_back(backend.backend(), policy.started);
-    backend.retry_budget.request(worker.index, policy.started);
+    let window = policy.backend_settings().retry.budget_window;
+    backend.retry_budget.request(window, worker.index, policy.started);
     let mut retries = RetryState::new(rule, &backend);
     let mut next = NextAttempt::NewSlot;
     let attempt = loop {
@@ -321,7 +322,7 @@ fn request_policy<'l>(
     context: &RequestContext<'_>,
     active_config: &'l Rc<WorkerConfig>,
     listener: &'l ActiveListener,
-    rule: &Rule,
+    rule: &'l Rule,
     backend: &BackendRef,
 ) -> RequestPolicy<'l> {
     let request = &context.exchange.request;
@@ -330,12 +331,13 @@ fn request_policy<'l>(
     let most = rule.request_timeout.or(current.settings.request_timeout);
     let deadline = most.map_or(Time::MAX, |most| started + most);
     let address = || context.client.origin.client(&request.fields, &listener.client);
+    let of_rule = rule.affinity.as_ref();
     RequestPolicy {
         config: active_config,
         client: &listener.client,
         alt_svc: listener.alt_svc(),
         hash_key: hash_key::of_request(&current.settings, request, address),
-        affinity: SessionAffinity::of_request(backend, &current, request, address),
+        affinity: SessionAffinity::of_request(of_rule, backend, &current, request, address),
         priority: PriorityLevel::default(),
         route: rule.index as u64,
         client_address: current.settings.max_requests_per_address.map(|_| address()),

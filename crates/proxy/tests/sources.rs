@@ -30,6 +30,7 @@ fn snapshot(transport: TransportProtocol, endpoint: SocketAddr, network: &str) -
         request_timeout: None,
         attempt_timeout: None,
         retry: None,
+        affinity: None,
     });
     let protocol = match transport {
         TransportProtocol::Tcp => ListenerProtocol::Tcp(Some(Arc::clone(&rule))),

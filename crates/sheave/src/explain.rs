@@ -262,7 +262,9 @@ impl ExplanationWriter<'_> {
             }
         }
         let policy = policy::policy_name(self.objects, &self.translation.statuses, &backend.key);
-        self.list("policy", policy::lines(&backend.settings, policy.as_deref()));
+        let affinity = policy::affinity_source(self.objects, policy.as_deref(), &backend.key);
+        let lines = policy::lines(&backend.settings, policy.as_deref(), &affinity);
+        self.list("policy", lines);
     }
 
     fn other_rules(&mut self, others: &[RuleVerdict<'_>]) {

@@ -8,7 +8,7 @@ use balance::health::{
     AttemptTotals, EjectionState, HealthEvaluation, HealthEvent, HealthSettings, HealthStatus,
     ProbeResult,
 };
-use balance::retry::RetrySettings;
+use balance::retry::{RetrySettings, RetryWindow};
 use balance::{
     Admission, AdmissionConfig, AdmissionDecision, AdmissionLimits, Algorithm, ConcurrencyCap,
     ConcurrencyLimiter, EndpointSet, HealthEvaluator, LimitSettings, PickRequest, Picker, Queue,
@@ -88,7 +88,7 @@ impl SimulatedBackend {
     /// Counts a request at this worker.
     pub(crate) fn request(&mut self, worker: usize, now: Time) {
         self.counts.requests += 1;
-        self.budget.request(worker, now);
+        self.budget.request(RetryWindow::default(), worker, now);
     }
 
     pub(crate) fn may_retry(&mut self, settings: &RetrySettings, now: Time) -> bool {
@@ -105,7 +105,7 @@ impl SimulatedBackend {
     pub(crate) fn check_budget(&self, settings: &RetrySettings, now: Time) {
         let BackendCounts { requests, retries, .. } = self.counts;
         let windows = now.as_nanos() / 10_000_000_000 + 1;
-        let floor = windows * 10 * u64::from(settings.budget_floor_per_second);
+        let floor = windows * u64::from(settings.budget_floor);
         let share = requests * u64::from(settings.budget_percent) / 100;
         assert!(retries <= share + floor, "{retries} retries of {requests} requests");
     }

@@ -16,3 +16,5 @@ mod cors;
 mod mirror;
 /// Session affinity and hash keys.
 mod affinity;
+/// Session persistence and retry budgets of Gateway API.
+mod session_persistence;

@@ -14,12 +14,30 @@ pub fn find<'f>(fields: &'f FieldSection, name: &str) -> Option<&'f [u8]> {
     })
 }
 
-/// Returns the value of `Set-Cookie` for a cookie that scripts cannot read and that cross-site requests do not carry. If
-/// `is_secure` is true, requests without TLS do not carry it either.
-pub fn set(name: &str, value: &str, max_age: Option<Duration>, is_secure: bool) -> String {
-    let max_age = max_age.map(|age| format!("; Max-Age={}", age.as_secs())).unwrap_or_default();
-    let secure = if is_secure { "; Secure" } else { "" };
-    format!("{name}={value}; Path=/{max_age}{secure}; HttpOnly; SameSite=Lax")
+/// Attributes of a cookie.
+#[derive(Clone, Copy, Debug)]
+pub struct CookieAttributes<'a> {
+    /// `Path`: the beginning of the paths of the requests that carry the cookie.
+    pub path: &'a str,
+    /// `Max-Age`, rounded up to whole seconds; `None`: the cookie ends with the session of the browser.
+    pub max_age: Option<Duration>,
+    /// `Domain`: subdomains of it get the cookie too; `None`: only the host of the request does.
+    pub domain: Option<&'a str>,
+    /// True if requests without TLS do not carry the cookie.
+    pub is_secure: bool,
+    /// `SameSite`: the requests of other sites that carry the cookie.
+    pub same_site: &'a str,
+}
+
+/// Returns the value of `Set-Cookie` for a cookie that scripts cannot read.
+pub fn set(name: &str, value: &str, attributes: &CookieAttributes<'_>) -> String {
+    let CookieAttributes { path, max_age, domain, is_secure, same_site } = attributes;
+    let seconds = |age: &Duration| age.as_secs() + u64::from(age.subsec_nanos() > 0);
+    let max_age = max_age.as_ref().map(|it| format!("; Max-Age={}", seconds(it)));
+    let domain = domain.map(|it| format!("; Domain={it}"));
+    let (max_age, domain) = (max_age.unwrap_or_default(), domain.unwrap_or_default());
+    let secure = if *is_secure { "; Secure" } else { "" };
+    format!("{name}={value}; Path={path}{domain}{max_age}{secure}; HttpOnly; SameSite={same_site}")
 }
 
 #[cfg(test)]
@@ -41,10 +59,24 @@ mod tests {
     }
 
     #[test]
-    fn set_cookie_carries_the_max_age() {
-        assert_eq!(set("a", "1", None, false), "a=1; Path=/; HttpOnly; SameSite=Lax");
-        assert_eq!(set("a", "1", None, true), "a=1; Path=/; Secure; HttpOnly; SameSite=Lax");
-        let hour = Some(Duration::from_secs(3600));
-        assert_eq!(set("a", "1", hour, false), "a=1; Path=/; Max-Age=3600; HttpOnly; SameSite=Lax");
+    fn set_cookie_carries_the_attributes() {
+        let none = CookieAttributes {
+            path: "/",
+            max_age: None,
+            domain: None,
+            is_secure: false,
+            same_site: "Lax",
+        };
+        assert_eq!(set("a", "1", &none), "a=1; Path=/; HttpOnly; SameSite=Lax");
+        let all = CookieAttributes {
+            path: "/shop",
+            max_age: Some(Duration::from_millis(3_599_001)),
+            domain: Some("example.com"),
+            is_secure: true,
+            same_site: "None",
+        };
+        let expected =
+            "a=1; Path=/shop; Domain=example.com; Max-Age=3600; Secure; HttpOnly; SameSite=None";
+        assert_eq!(set("a", "1", &all), expected);
     }
 }

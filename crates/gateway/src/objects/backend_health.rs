@@ -265,7 +265,7 @@ impl Default for BackendRetry {
             backoff_base: Duration(defaults.backoff_base),
             backoff_max: Duration(defaults.backoff_max),
             budget_percent: defaults.budget_percent,
-            budget_floor_per_second: defaults.budget_floor_per_second,
+            budget_floor_per_second: defaults.budget_floor_per_second(),
         }
     }
 }

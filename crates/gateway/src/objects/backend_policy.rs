@@ -184,6 +184,57 @@ pub struct BackendAffinity {
     pub name: Option<String>,
     /// The lifetime of the cookie (`Max-Age`). Default: a session cookie.
     pub max_age: Option<Duration>,
+    /// Further attributes of the cookie.
+    pub cookie: Option<AffinityCookieAttributes>,
+}
+
+/// Attributes of a cookie of session affinity. It always has `HttpOnly`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct AffinityCookieAttributes {
+    /// The beginning of the paths of the requests that carry the cookie (`Path`). Default: `/`.
+    #[schemars(length(max = 1024), extend("format" = "cookie-path"))]
+    pub path: Option<String>,
+    /// The domain whose hosts get the cookie (`Domain`). Default: only the host of the request gets it.
+    #[schemars(extend("format" = "host"))]
+    pub domain: Option<String>,
+    /// The requests of other sites that carry the cookie (`SameSite`).
+    pub same_site: SameSite,
+    /// The responses in which the cookie has `Secure`.
+    pub secure: CookieSecurity,
+}
+
+/// The requests of other sites that carry a cookie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum SameSite {
+    /// Only those by which a user comes from another site.
+    #[default]
+    Lax,
+    /// None.
+    Strict,
+    /// All. Browsers accept this only together with `Secure`.
+    None,
+}
+
+impl SameSite {
+    /// Returns the value of the attribute.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Lax => "Lax",
+            Self::Strict => "Strict",
+            Self::None => "None",
+        }
+    }
+}
+
+/// The responses in which a cookie has `Secure`, so that requests without TLS do not carry it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum CookieSecurity {
+    /// Those to clients with TLS.
+    #[default]
+    WithTls,
+    /// All: another proxy in front of Sheave has terminated TLS.
+    Always,
 }
 
 /// A mechanism of session affinity.

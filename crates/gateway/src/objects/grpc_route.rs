@@ -8,6 +8,7 @@ use super::http_match::{HeaderMatch, ValueMatchType};
 use super::http_route::BackendRef;
 use super::route::ParentRef;
 use super::scalar::{Hostname, UnsupportedField};
+use super::session_persistence::SessionPersistence;
 
 /// Routing of gRPC calls to Services.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
@@ -48,8 +49,8 @@ pub struct GrpcRouteRule {
     #[serde(default)]
     #[schemars(length(max = 16))]
     pub backend_refs: Vec<BackendRef>,
-    /// Session persistence. Sheave has `affinity` of BackendPolicy instead.
-    pub session_persistence: Option<UnsupportedField>,
+    /// Session persistence.
+    pub session_persistence: Option<SessionPersistence>,
 }
 
 /// Conditions of a call, all of which must hold.

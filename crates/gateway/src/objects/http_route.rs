@@ -8,6 +8,7 @@ use super::http_filter::HttpFilter;
 use super::http_match::HttpRouteMatch;
 use super::route::{ParentRef, ServiceRef, one};
 use super::scalar::{Hostname, UnsupportedField};
+use super::session_persistence::SessionPersistence;
 
 /// Routing of HTTP requests to Services.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -52,8 +53,8 @@ pub struct HttpRouteRule {
     pub timeouts: Option<HttpRouteTimeouts>,
     /// Retries.
     pub retry: Option<HttpRouteRetry>,
-    /// Session persistence. Sheave has `affinity` of BackendPolicy instead.
-    pub session_persistence: Option<UnsupportedField>,
+    /// Session persistence.
+    pub session_persistence: Option<SessionPersistence>,
 }
 
 /// Timeouts of a request. 0s means no limit.

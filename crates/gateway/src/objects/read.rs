@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 use super::document::documents;
 use super::schema::{self, schema};
 use super::{
-    AddressPoolSpec, ApiObject, BackendPolicySpec, BackendTlsPolicySpec, BgpPeerSpec,
-    ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec, GatewayClassSpec, GatewaySpec,
+    AddressPoolSpec, ApiObject, BackendPolicySpec, BackendTlsPolicySpec, BackendTrafficPolicySpec,
+    BgpPeerSpec, ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec, GatewayClassSpec, GatewaySpec,
     GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec, InvalidObject, ListenerSetSpec,
     NamespaceSpec, NetworkPolicySpec, NodeFields, ObjectMeta, PartialPolicy, RateLimitPolicySpec,
     ReferenceGrantSpec, SecretSpec, SecurityPolicySpec, ServiceSpec, SharedObject, StreamRouteSpec,
@@ -147,7 +147,7 @@ const GATEWAY_API_LATER: &[&str] = &[
 ];
 const SHEAVE: &[&str] = &["sheave.dev/v1alpha1"];
 
-static KINDS: [ObjectKind; 26] = [
+static KINDS: [ObjectKind; 27] = [
     ObjectKind {
         name: "Namespace",
         versions: &["v1"],
@@ -261,6 +261,12 @@ static KINDS: [ObjectKind; 26] = [
         versions: GATEWAY_API_LATER,
         schema: LazyLock::new(schema::<BackendTlsPolicySpec>),
         read: |reader, raw| reader.read_spec(raw).map(ApiObject::BackendTlsPolicy),
+    },
+    ObjectKind {
+        name: "XBackendTrafficPolicy",
+        versions: &["gateway.networking.x-k8s.io/v1alpha1"],
+        schema: LazyLock::new(schema::<BackendTrafficPolicySpec>),
+        read: |reader, raw| reader.read_spec(raw).map(ApiObject::BackendTrafficPolicy),
     },
     ObjectKind {
         name: "BackendPolicy",

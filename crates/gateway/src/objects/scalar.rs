@@ -86,6 +86,12 @@ pub(super) fn fault(format: &str, text: &str) -> Option<String> {
         "field-value" if !is_field_value(text) => {
             "must hold visible characters, and spaces and tabs between them (RFC 9110)"
         }
+        "any-duration" if Duration::parse(text).is_none() => {
+            "must be a duration such as 5s, 100ms or 1h30m"
+        }
+        "cookie-path" if !is_cookie_path(text) => {
+            "must begin with `/` and hold only visible characters of ASCII other than `;`"
+        }
         "status-range" if StatusRange::parse(text).is_none() => {
             "must be a status from 400 to 599, or a range of them, as in \"500-599\""
         }
@@ -100,6 +106,11 @@ pub(super) fn fault(format: &str, text: &str) -> Option<String> {
         _ => return None,
     };
     Some(message.to_owned())
+}
+
+/// True if a text is the value of the attribute `Path` of a cookie (RFC 6265 §4.1.1), from the root on.
+pub(crate) fn is_cookie_path(text: &str) -> bool {
+    text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b';')
 }
 
 impl FieldName {

@@ -11,7 +11,7 @@ use balance::{Algorithm, LimitSettings, PriorityLevel};
 use ipnet::IpNet;
 
 use super::{EndpointSpec, EndpointTls};
-use crate::objects::HeededRefusals;
+use crate::objects::{HeededRefusals, SameSite};
 
 /// BackendPolicy, with every default filled in.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +22,8 @@ pub struct BackendSettings {
     pub hash_key: HashKey,
     /// Session affinity; `None`: no affinity.
     pub affinity: Option<AffinitySettings>,
+    /// True if a rule with a session affinity of its own sends requests here.
+    pub has_rule_affinity: bool,
     /// The UID of the Service, if it has one: all replicas know it and clients do not, so it keys session affinity.
     pub service_uid: Option<Arc<str>>,
     /// True if endpoints in Sheave's own zone are preferred while they have free capacity.
@@ -213,16 +215,54 @@ pub enum HashKey {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AffinitySettings {
     /// A cookie that Sheave sets and that identifies the endpoint.
-    Cookie {
-        /// The name of the cookie.
+    Cookie(AffinityCookie),
+    /// A header field that Sheave sets in responses and the client repeats in requests.
+    Header {
+        /// The name, in lower case.
         name: Box<str>,
-        /// The lifetime of the cookie; `None`: a session cookie.
-        max_age: Option<Duration>,
+        /// Maximum time from the first request of a session to its last; `None`: no limit.
+        session_timeout: Option<Duration>,
     },
-    /// A header field that Sheave sets in responses and the client repeats in requests. The name is in lower case.
-    Header(Box<str>),
     /// The client's IP address.
     Source,
+}
+
+impl AffinitySettings {
+    /// Returns the maximum time from the first request of a session to its last; `None`: no limit.
+    pub const fn session_timeout(&self) -> Option<Duration> {
+        match self {
+            Self::Cookie(AffinityCookie { session_timeout, .. })
+            | Self::Header { session_timeout, .. } => *session_timeout,
+            Self::Source => None,
+        }
+    }
+
+    /// True if clients repeat a token that names their endpoint.
+    pub const fn has_tokens(&self) -> bool {
+        match self {
+            Self::Cookie(_) | Self::Header { .. } => true,
+            Self::Source => false,
+        }
+    }
+}
+
+/// A cookie of session affinity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AffinityCookie {
+    /// The name.
+    pub name: Box<str>,
+    /// The beginning of the paths of the requests that carry it.
+    pub path: Box<str>,
+    /// The lifetime that the client is told; `None`: a session cookie.
+    pub max_age: Option<Duration>,
+    /// The domain whose hosts get it; `None`: only the host of the request does.
+    pub domain: Option<Box<str>>,
+    /// True if it has `Secure` without TLS too.
+    pub is_always_secure: bool,
+    /// The requests of other sites that carry it.
+    pub same_site: SameSite,
+    /// Maximum time from the first request of a session to its last; `None`: no limit.
+    pub session_timeout: Option<Duration>,
 }
 
 /// Retries of a rule's requests, which replace those of the backend's policy. The retry budget stays that of the

@@ -8,8 +8,8 @@ use super::rule_policies::RulePolicies;
 use super::transparent::PortAttachment;
 use crate::matching::RouteMatch;
 use crate::snapshot::{
-    BackendKey, MirrorFraction, MirrorPolicy, RouteFilters, Rule, RuleRetry, RuleTarget,
-    WeightedTarget,
+    AffinitySettings, BackendKey, MirrorFraction, MirrorPolicy, RouteFilters, Rule, RuleRetry,
+    RuleTarget, WeightedTarget,
 };
 
 /// A route that has attached somewhere.
@@ -36,6 +36,7 @@ pub(super) struct RuleDraft {
     pub(super) request_timeout: Option<Duration>,
     pub(super) attempt_timeout: Option<Duration>,
     pub(super) retry: Option<RuleRetry>,
+    pub(super) affinity: Option<AffinitySettings>,
     /// The origin, if policies can target it.
     pub(super) origin: Option<RuleOrigin>,
 }
@@ -95,6 +96,7 @@ impl RuleDraft {
             request_timeout: self.request_timeout,
             attempt_timeout: self.attempt_timeout,
             retry: self.retry.clone(),
+            affinity: self.affinity.clone(),
         }
     }
 }

@@ -7,9 +7,9 @@ use super::certificate::CertificateResult;
 use super::report::TranslationReport;
 use crate::certificate_object::CertificateObject;
 use crate::objects::{
-    AddressPoolSpec, ApiObject, BackendPolicySpec, BackendTlsPolicySpec, BgpPeerSpec,
-    ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec, GatewayClassSpec, GatewaySpec, GrantFrom,
-    GrantTo, GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec, InvalidObject,
+    AddressPoolSpec, ApiObject, BackendPolicySpec, BackendTlsPolicySpec, BackendTrafficPolicySpec,
+    BgpPeerSpec, ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec, GatewayClassSpec, GatewaySpec,
+    GrantFrom, GrantTo, GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec, InvalidObject,
     LabelSelector, ListenerSetSpec, NamespaceSpec, NetworkPolicySpec, ObjectMeta, PartialPolicy,
     RateLimitPolicySpec, ReferenceGrantSpec, SECURITY_POLICY, SecretSpec, SecurityPolicySpec,
     ServiceSpec, StreamRouteSpec, TlsRouteSpec, TrafficPolicySpec, TypedObject, namespace_labels,
@@ -20,6 +20,7 @@ pub(super) const BACKEND_POLICY: &str = "BackendPolicy";
 pub(super) const RATE_LIMIT_POLICY: &str = "RateLimitPolicy";
 pub(super) const TRAFFIC_POLICY: &str = "TrafficPolicy";
 pub(super) const BACKEND_TLS_POLICY: &str = "BackendTLSPolicy";
+pub(super) const BACKEND_TRAFFIC_POLICY: &str = "XBackendTrafficPolicy";
 
 /// A namespace and a name.
 pub(super) type NamespacedName<'a> = (&'a str, &'a str);
@@ -58,6 +59,7 @@ pub(super) struct ObjectIndex<'a> {
     pub(super) certificates: BTreeMap<NamespacedName<'a>, OnceCell<CertificateResult>>,
     pub(super) config_maps: ObjectsByName<'a, ConfigMapSpec>,
     pub(super) backend_tls_policies: ObjectsByName<'a, BackendTlsPolicySpec>,
+    pub(super) backend_traffic_policies: ObjectsByName<'a, BackendTrafficPolicySpec>,
     pub(super) backend_policies: ObjectsByName<'a, BackendPolicySpec>,
     pub(super) client_policies: ObjectsByName<'a, ClientPolicySpec>,
     pub(super) rate_limit_policies: ObjectsByName<'a, RateLimitPolicySpec>,
@@ -163,6 +165,10 @@ impl<'a> ObjectIndex<'a> {
                     let targets = it.spec.target_refs.iter().filter(|it| it.kind == "Service");
                     let targets = targets.map(|it| (&*it.name, it.section_name.as_deref()));
                     index.add_policy_targets(kind, &it.metadata, targets, true);
+                }
+                ApiObject::BackendTrafficPolicy(it) => {
+                    let kind = BACKEND_TRAFFIC_POLICY;
+                    add(&mut index.backend_traffic_policies, kind, name(it), it, report);
                 }
                 ApiObject::BackendPolicy(it) => {
                     add(&mut index.backend_policies, BACKEND_POLICY, name(it), it, report);

@@ -3,7 +3,9 @@
 use std::slice;
 
 use super::attach::{AttachmentRequest, ParentIndex};
-use super::index::{BACKEND_POLICY, ObjectIndex, RATE_LIMIT_POLICY, TRAFFIC_POLICY};
+use super::index::{
+    BACKEND_POLICY, BACKEND_TRAFFIC_POLICY, ObjectIndex, RATE_LIMIT_POLICY, TRAFFIC_POLICY,
+};
 use super::listener::{GatewayContext, is_gateway_api, is_ours};
 use super::listener_set;
 use super::report::{TranslationReport, ValidationFault, condition};
@@ -30,7 +32,7 @@ pub(super) fn statuses(
         match object.spec.kind {
             "Gateway" => gateway(index, object, addresses, report),
             listener_set::KIND => listener_set(object, gateways, report),
-            BACKEND_POLICY => policy("Service", object, report),
+            BACKEND_POLICY | BACKEND_TRAFFIC_POLICY => policy("Service", object, report),
             "ClientPolicy" => policy("Gateway", object, report),
             RATE_LIMIT_POLICY | SECURITY_POLICY | TRAFFIC_POLICY => {
                 policy("Gateway", object, report)
@@ -134,6 +136,7 @@ fn policy(
     let consequence = match spec.kind {
         SECURITY_POLICY => SecurityPolicySpec::unreadable("", spec).consequence,
         TRAFFIC_POLICY => TrafficPolicySpec::unreadable("", spec).consequence,
+        BACKEND_TRAFFIC_POLICY => "it does not apply",
         _ => RateLimitPolicySpec::unreadable("", spec).consequence,
     };
     let message = format!("{}; {consequence}", object.spec.message);

@@ -58,6 +58,13 @@ impl<'a> PolicyAttachments<'a> {
         self.0.get(&(namespace, name, section)).or_else(whole).map(|(position, _)| *position)
     }
 
+    /// Returns the policies of an object and of all its sections.
+    fn of_object(&self, namespace: &str, name: &str) -> Vec<usize> {
+        let from_here = self.0.range((namespace, name, None)..);
+        let of_object = from_here.take_while(|((of, it, _), _)| (*of, *it) == (namespace, name));
+        of_object.map(|(_, (position, _))| *position).collect()
+    }
+
     /// True if a policy applies to the section or to the whole object; without a section, also if one applies to any
     /// section.
     pub(super) fn covers(&self, namespace: &str, name: &str, section: Option<&str>) -> bool {
@@ -204,6 +211,29 @@ impl BackendPolicies<'_> {
     /// True if a policy applies to a backend.
     pub(super) fn applies_to(&self, index: &ObjectIndex<'_>, key: &BackendKey) -> bool {
         self.find(index, key).is_some()
+    }
+
+    /// Returns the policy of a backend.
+    pub(super) fn spec(
+        &self,
+        index: &ObjectIndex<'_>,
+        key: &BackendKey,
+    ) -> Option<&BackendPolicySpec> {
+        self.find(index, key).map(|policy| policy.spec)
+    }
+
+    /// Returns the names and specs of the policies of a Service and of its ports.
+    pub(super) fn of_service(
+        &self,
+        namespace: &str,
+        service: &str,
+    ) -> Vec<(&str, &BackendPolicySpec)> {
+        let of_position = |position: usize| {
+            let PolicyObject { owner, spec, .. } = &self.policies[position];
+            (&*owner.metadata.name, *spec)
+        };
+        let positions = self.attachments.of_object(namespace, service);
+        positions.into_iter().map(of_position).collect()
     }
 
     fn find(

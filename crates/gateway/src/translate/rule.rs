@@ -11,13 +11,15 @@ use super::filter::{self, FilterScope};
 use super::index::ObjectIndex;
 use super::report::{TranslationReport, ValidationFault, condition};
 use super::settings::sorted;
-use super::{grpc_match, matches};
+use super::{grpc_match, matches, session_persistence};
 use crate::matching::{PathPattern, RouteMatch};
 use crate::objects::{
     self, BackendRef, GrpcRouteRule, GrpcRouteSpec, HttpFilter, HttpRouteRetry, HttpRouteRule,
-    HttpRouteSpec, HttpRouteTimeouts, TypedObject,
+    HttpRouteSpec, HttpRouteTimeouts, SessionPersistence, TypedObject,
 };
-use crate::snapshot::{PathRewrite, RedirectAction, RuleRetry, TransportProtocol};
+use crate::snapshot::{
+    AffinitySettings, PathRewrite, RedirectAction, RuleRetry, TransportProtocol,
+};
 use crate::status::{ConditionReason, ConditionType, StatusCondition};
 
 /// The rules of a route, with their errors.
@@ -76,7 +78,7 @@ struct RuleSource<'a> {
     matches: (Vec<Arc<RouteMatch>>, Vec<ValidationFault>),
     filters: &'a [HttpFilter],
     backend_refs: &'a [BackendRef],
-    wants_session_persistence: bool,
+    session_persistence: Option<&'a SessionPersistence>,
     timeouts: Option<&'a HttpRouteTimeouts>,
     retry: Option<&'a HttpRouteRetry>,
 }
@@ -88,7 +90,7 @@ impl<'a> RuleSource<'a> {
             matches: matches::matches(rule, &field(number)),
             filters: &rule.filters,
             backend_refs: &rule.backend_refs,
-            wants_session_persistence: rule.session_persistence.is_some(),
+            session_persistence: rule.session_persistence.as_ref(),
             timeouts: rule.timeouts.as_ref(),
             retry: rule.retry.as_ref(),
         }
@@ -100,7 +102,7 @@ impl<'a> RuleSource<'a> {
             matches: grpc_match::matches(rule, &field(number)),
             filters: &rule.filters,
             backend_refs: &rule.backend_refs,
-            wants_session_persistence: rule.session_persistence.is_some(),
+            session_persistence: rule.session_persistence.as_ref(),
             ..Self::default()
         }
     }
@@ -221,10 +223,7 @@ impl<'a, S> RuleBuilder<'a, S> {
         if let Some(redirect) = &filters.filters.redirect {
             self.check_redirect(rule, redirect, &matches);
         }
-        if rule.wants_session_persistence {
-            let message = "is not supported: use `affinity` of a BackendPolicy";
-            self.refuse("sessionPersistence", message);
-        }
+        let affinity = rule.session_persistence.and_then(|it| self.affinity(rule, it));
         let (request_timeout, attempt_timeout) = self.timeouts(rule.timeouts);
         let targets = match filters.filters.redirect {
             Some(_) => Vec::new(),
@@ -238,8 +237,25 @@ impl<'a, S> RuleBuilder<'a, S> {
             request_timeout,
             attempt_timeout,
             retry: rule.retry.map(retry),
+            affinity,
             origin: Some(self.origin(rule)),
         }
+    }
+
+    fn affinity(
+        &mut self,
+        rule: &RuleSource<'_>,
+        persistence: &SessionPersistence,
+    ) -> Option<AffinitySettings> {
+        let owner = format!("{} {}", self.kind, self.name(rule));
+        let faults = match session_persistence::affinity(persistence, &owner) {
+            Ok(affinity) => return Some(affinity),
+            Err(faults) => faults,
+        };
+        for (field, message) in faults {
+            self.refuse(&format!("sessionPersistence.{field}"), message);
+        }
+        None
     }
 
     fn origin(&self, rule: &RuleSource<'_>) -> RuleOrigin {

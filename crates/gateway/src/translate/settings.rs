@@ -4,20 +4,20 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 
 use balance::health::{ActiveSettings, HealthSettings, PassiveSettings, SlowStartSettings};
-use balance::retry::RetrySettings;
+use balance::retry::{RetrySettings, RetryWindow};
 use balance::{LimitSettings, PriorityLevel};
 
 use super::report::ValidationFault;
 use crate::objects::{
     self, ActiveHealth, AffinityType, AutoLimit, BackendClients, BackendPolicySpec,
-    BackendProtocol, BackendQueue, BackendRetry, ClientHttp3, ClientPolicySpec, EjectOn,
-    GrpcStatus, HashOn, HashOnType, MaxInFlight, PassiveHealth, PriorityValue, ProbeType,
+    BackendProtocol, BackendQueue, BackendRetry, ClientHttp3, ClientPolicySpec, CookieSecurity,
+    EjectOn, GrpcStatus, HashOn, HashOnType, MaxInFlight, PassiveHealth, PriorityValue, ProbeType,
     QueueFairness, QueuePriority, RoutePriority,
 };
 use crate::snapshot::{
-    AffinitySettings, BackendSettings, ClientSettings, CongestionControl, EndpointProtocol,
-    HashKey, Http3Settings, PathSettings, PriorityHeader, PriorityRules, ProbeSettings,
-    ProxyProtocol, ProxyVersion,
+    AffinityCookie, AffinitySettings, BackendSettings, ClientSettings, CongestionControl,
+    EndpointProtocol, HashKey, Http3Settings, PathSettings, PriorityHeader, PriorityRules,
+    ProbeSettings, ProxyProtocol, ProxyVersion,
 };
 use crate::status::ConditionReason;
 
@@ -65,6 +65,7 @@ pub(super) fn backend_settings(spec: &BackendPolicySpec, namespace: &str) -> Bac
         },
         hash_key: spec.hash_on.as_ref().and_then(hash_key).unwrap_or_default(),
         affinity: spec.affinity.as_ref().map(affinity),
+        has_rule_affinity: false,
         service_uid: None,
         prefers_same_zone: spec.prefer_same_zone.unwrap_or(false),
         preferred_location: None,
@@ -187,6 +188,8 @@ pub(super) fn backend_faults(spec: &BackendPolicySpec) -> Vec<ValidationFault> {
         faults.when(is_source && affinity.name.is_some(), "affinity.name", "is not for this type");
         let surplus = !is_cookie && affinity.max_age.is_some();
         faults.when(surplus, "affinity.maxAge", "is only for cookies");
+        let surplus = !is_cookie && affinity.cookie.is_some();
+        faults.when(surplus, "affinity.cookie", "is only for cookies");
     }
     queue_faults(&spec.queue, &mut faults);
     let is_capped = spec.max_in_flight_per_endpoint.is_some() || spec.connections.max.is_some();
@@ -336,9 +339,21 @@ fn affinity(asked: &objects::BackendAffinity) -> AffinitySettings {
     let name = asked.name.as_deref().unwrap_or(AFFINITY_NAME);
     match asked.kind {
         AffinityType::Cookie => {
-            AffinitySettings::Cookie { name: name.into(), max_age: asked.max_age.map(|age| age.0) }
+            let cookie = asked.cookie.clone().unwrap_or_default();
+            AffinitySettings::Cookie(AffinityCookie {
+                name: name.into(),
+                path: cookie.path.as_deref().unwrap_or("/").into(),
+                max_age: asked.max_age.map(|age| age.0),
+                domain: cookie.domain.as_deref().map(Into::into),
+                is_always_secure: cookie.secure == CookieSecurity::Always,
+                same_site: cookie.same_site,
+                session_timeout: None,
+            })
         }
-        AffinityType::Header => AffinitySettings::Header(name.to_ascii_lowercase().into()),
+        AffinityType::Header => AffinitySettings::Header {
+            name: name.to_ascii_lowercase().into(),
+            session_timeout: None,
+        },
         AffinityType::Source => AffinitySettings::Source,
     }
 }
@@ -347,7 +362,8 @@ fn retry(asked: &BackendRetry) -> RetrySettings {
     RetrySettings {
         attempts: at_least_one(asked.attempts),
         budget_percent: asked.budget_percent,
-        budget_floor_per_second: asked.budget_floor_per_second,
+        budget_window: RetryWindow::default(),
+        budget_floor: 10 * asked.budget_floor_per_second,
         backoff_base: asked.backoff_base.0,
         backoff_max: asked.backoff_max.0,
         hedge: None,

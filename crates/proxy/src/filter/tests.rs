@@ -31,6 +31,7 @@ fn rule(filters: RouteFilters) -> Arc<Rule> {
         request_timeout: None,
         attempt_timeout: None,
         retry: None,
+        affinity: None,
     })
 }
 

@@ -159,7 +159,8 @@ pub(super) fn limits(rule: &Rule) -> Vec<String> {
         .map(|retry| format!("attempts {}, retried statuses {:?}", retry.attempts, retry.statuses));
     let request = limit("the whole request", rule.request_timeout);
     let attempt = limit("each attempt", rule.attempt_timeout);
-    request.into_iter().chain(attempt).chain(retry).collect()
+    let affinity = rule.affinity.as_ref().map(|it| format!("session affinity {it:?}"));
+    request.into_iter().chain(attempt).chain(retry).chain(affinity).collect()
 }
 
 pub(super) fn endpoints(endpoints: &[EndpointSpec]) -> Vec<String> {

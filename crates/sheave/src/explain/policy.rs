@@ -25,6 +25,37 @@ pub(super) fn policy_name(
     for_section(Some(port)).or_else(|| for_section(None))
 }
 
+/// Returns the source of a backend's session affinity, if it has one. `policy` is `namespace/name` of its BackendPolicy.
+pub(super) fn affinity_source(
+    objects: &[ApiObject],
+    policy: Option<&str>,
+    key: &BackendKey,
+) -> String {
+    let is_own = |object: &ApiObject| match object {
+        ApiObject::BackendPolicy(it) => {
+            let name = format!("{}/{}", it.metadata.namespace, it.metadata.name);
+            it.spec.affinity.is_some() && policy == Some(&*name)
+        }
+        _ => false,
+    };
+    if let Some(policy) = policy.filter(|_| objects.iter().any(is_own)) {
+        return format!("BackendPolicy {policy}");
+    }
+    let standard = objects.iter().filter_map(|object| match object {
+        ApiObject::BackendTrafficPolicy(it) => Some(it),
+        _ => None,
+    });
+    let mut standard: Vec<_> = standard
+        .filter(|it| *it.metadata.namespace == *key.namespace)
+        .filter(|it| it.spec.target_refs.iter().any(|target| *target.name == *key.service))
+        .collect();
+    standard.sort_by(|a, b| a.metadata.precedence().cmp(&b.metadata.precedence()));
+    match standard.first().filter(|it| it.spec.session_persistence.is_some()) {
+        Some(it) => format!("XBackendTrafficPolicy {}/{}", key.namespace, it.metadata.name),
+        None => format!("Service {}/{}", key.namespace, key.service),
+    }
+}
+
 fn port_name<'o>(objects: &'o [ApiObject], key: &BackendKey) -> Option<&'o str> {
     objects.iter().find_map(|object| {
         let ApiObject::Service(service) = object else { return None };
@@ -46,10 +77,15 @@ fn accepts(status: &ResourceStatus, service: &str, section: Option<&str>) -> boo
 }
 
 /// Returns a line per field, as the policy names it, with its value and its source.
-pub(super) fn lines(settings: &BackendSettings, policy: Option<&str>) -> Vec<String> {
+pub(super) fn lines(
+    settings: &BackendSettings,
+    policy: Option<&str>,
+    affinity_source: &str,
+) -> Vec<String> {
     let defaults = values(&BackendSettings::default());
     let line = |((field, value), (_, default)): ((&str, String), (&str, String))| {
         let by = match policy {
+            _ if field == "affinity" && value != default => affinity_source.to_owned(),
             Some(policy) if value != default => format!("BackendPolicy {policy}"),
             Some(_) | None => "default".to_owned(),
         };
@@ -64,6 +100,7 @@ fn values(settings: &BackendSettings) -> Vec<(&'static str, String)> {
         algorithm,
         hash_key,
         affinity,
+        has_rule_affinity: _,
         service_uid: _,
         prefers_same_zone,
         preferred_location: _,

@@ -112,18 +112,32 @@ fn explain_shows_rule_backend_and_settings_with_reasons() {
     );
 }
 
+/// Returns the explanation of a GET with the configuration of an example.
+fn explained_in(example: &str, url: &str) -> String {
+    let (objects, problems) = gateway::parse(example, "example.yaml");
+    let checked =
+        configuration::check(SourceContents { objects, problems, ..SourceContents::default() })
+            .unwrap();
+    let request = ExplainRequest::parse("GET", url, &[]).unwrap();
+    let lines = explain(&request, &checked.objects, &checked.translation).unwrap();
+    lines.join("\n")
+}
+
+#[test]
+fn explain_names_the_source_of_session_affinity() {
+    let example = include_str!("../../../../examples/session-persistence.yaml");
+    let of_rule = explained_in(example, "http://localhost:8080/");
+    assert!(of_rule.contains("session affinity Cookie"), "{of_rule}");
+    let of_policy = explained_in(example, "http://localhost:8080/api");
+    let mut lines = of_policy.lines();
+    let line = lines.find(|line| line.contains("affinity ")).unwrap_or(&of_policy);
+    assert!(line.ends_with("XBackendTrafficPolicy default/api"), "{line}");
+}
+
 #[test]
 fn explain_shows_the_tls_handling() {
     let example = include_str!("../../../../examples/tls-passthrough.yaml");
-    let explanation = |url: &str| {
-        let (objects, problems) = gateway::parse(example, "example.yaml");
-        let checked =
-            configuration::check(SourceContents { objects, problems, ..SourceContents::default() })
-                .unwrap();
-        let request = ExplainRequest::parse("GET", url, &[]).unwrap();
-        let lines = explain(&request, &checked.objects, &checked.translation).unwrap();
-        lines.join("\n")
-    };
+    let explanation = |url: &str| explained_in(example, url);
     for (url, part) in [
         ("https://shop.example:8443/", "tls        Secret default/shop"),
         ("https://shop.example:8443/", "rule       default/web/0"),

@@ -72,7 +72,7 @@ pub(super) fn draw_retry(dice: &mut RandomSource, service: Duration) -> RetrySet
     RetrySettings {
         attempts: one_to(5, dice),
         budget_percent: dice.between(0, 100),
-        budget_floor_per_second: dice.between(0, 10),
+        budget_floor: 10 * dice.between(0, 10),
         backoff_base: service / 10 * dice.between(0, 10),
         backoff_max: service * dice.between(0, 10),
         ..RetrySettings::default()

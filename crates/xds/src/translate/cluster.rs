@@ -140,10 +140,8 @@ pub(super) fn outlier_detection(settings: PassiveSettings) -> Option<OutlierDete
 /// Adds the settings of a backend that clients do not follow.
 pub(super) fn findings(backend: &Backend, findings: &mut BTreeSet<TranslationFinding>) {
     let settings = &backend.settings;
-    let affinity = match settings.affinity {
-        Some(AffinitySettings::Cookie { .. } | AffinitySettings::Header(_)) => true,
-        Some(AffinitySettings::Source) | None => false,
-    };
+    let has_tokens = settings.affinity.as_ref().is_some_and(AffinitySettings::has_tokens);
+    let affinity = has_tokens || settings.has_rule_affinity;
     let ignored = [
         (
             settings.max_in_flight_per_endpoint.is_some() || settings.auto_limit.is_some(),

@@ -11,7 +11,7 @@ use tests::{
     objects,
 };
 
-const ONE_WORKER: &[&str] = &["--workers", "1"];
+pub(super) const ONE_WORKER: &[&str] = &["--workers", "1"];
 
 async fn start_fixture(count: usize, policy: Value) -> Result<HttpFixture> {
     let policies = [objects::backend_policy("app", policy)];
@@ -24,12 +24,12 @@ async fn start_fixture(count: usize, policy: Value) -> Result<HttpFixture> {
 }
 
 /// Returns the number of requests that each endpoint got.
-fn counts(endpoints: &[Endpoint]) -> Vec<u64> {
+pub(super) fn counts(endpoints: &[Endpoint]) -> Vec<u64> {
     endpoints.iter().map(|endpoint| endpoint.counts().requests).collect()
 }
 
 /// Returns the index of the endpoint that gets the request of `ask`.
-async fn endpoint_that_served(
+pub(super) async fn endpoint_that_served(
     fixture: &HttpFixture,
     ask: impl AsyncFnOnce() -> Result,
 ) -> Result<usize> {

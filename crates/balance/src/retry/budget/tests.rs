@@ -7,7 +7,7 @@ use super::*;
 fn allowed(requests: u32, requested_at: u64, retried_at: u64) -> u64 {
     let (budget, settings) = (RetryBudget::new(2), RetrySettings::default());
     for request in 0..requests {
-        budget.request(request as usize % 2, millis(requested_at));
+        budget.request(settings.budget_window, request as usize % 2, millis(requested_at));
     }
     (0..10_000).filter(|_| budget.allows(&settings, millis(retried_at))).count() as u64
 }
@@ -45,4 +45,35 @@ fn concurrent_workers_never_exceed_the_retry_budget() {
         threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>()
     });
     assert!(allowed <= 100, "{allowed}");
+}
+
+#[test]
+fn retry_window_is_as_long_as_configured() {
+    for (seconds, before, after) in
+        [(1, 899, 1_000), (60, 59_999, 60_000), (3600, 3_599_999, 3_600_000)]
+    {
+        let budget_window = RetryWindow::new(Duration::from_secs(seconds));
+        let settings = RetrySettings { budget_window, budget_floor: 3, ..RetrySettings::default() };
+        let budget = RetryBudget::new(1);
+        let allowed = |at| (0..100).filter(|_| budget.allows(&settings, millis(at))).count();
+        assert_eq!([0, before, after].map(allowed), [3, 0, 3], "{seconds} s");
+        (0..50).for_each(|_| budget.request(budget_window, 0, millis(after)));
+        assert_eq!(allowed(after), 10, "20 % of the requests, {seconds} s");
+    }
+}
+
+#[test]
+fn retry_window_is_kept_within_its_bounds() {
+    let length = |millis| RetryWindow::new(Duration::from_millis(millis)).duration().as_secs();
+    assert_eq!([0, 999, 2_000, 7_200_000].map(length), [1, 1, 2, 3600]);
+}
+
+#[test]
+fn floor_per_second_is_rounded_up() {
+    let floor = |seconds, budget_floor| {
+        let budget_window = RetryWindow::new(Duration::from_secs(seconds));
+        let settings = RetrySettings { budget_window, budget_floor, ..RetrySettings::default() };
+        settings.budget_floor_per_second()
+    };
+    assert_eq!([floor(10, 100), floor(10, 1), floor(10, 0), floor(1, 7)], [10, 1, 0, 7]);
 }

@@ -178,13 +178,13 @@ const NGINX: &[(&str, AnnotationKey)] = &[
     ("service-upstream", CLUSTER_ADDRESS),
     ("session-cookie-change-on-failure", COOKIE_ON_FAILURE),
     ("session-cookie-conditional-samesite-none", COOKIE_SAME_SITE_NONE),
-    ("session-cookie-domain", COOKIE_DOMAIN),
+    ("session-cookie-domain", Backend(B::CookieDomain)),
     ("session-cookie-expires", Backend(B::CookieExpires)),
     ("session-cookie-max-age", Backend(B::CookieMaxAge)),
     ("session-cookie-name", Backend(B::CookieName)),
-    ("session-cookie-path", COOKIE_PATH),
-    ("session-cookie-samesite", COOKIE_SAME_SITE),
-    ("session-cookie-secure", COOKIE_SECURE),
+    ("session-cookie-path", Backend(B::CookiePath)),
+    ("session-cookie-samesite", Backend(B::CookieSameSite)),
+    ("session-cookie-secure", Backend(B::CookieSecure)),
     ("ssl-passthrough", Host(H::PassesTls)),
     ("ssl-redirect", Redirect(R::Tls)),
     ("temporal-redirect", Redirect(R::Temporal)),
@@ -266,9 +266,13 @@ impl AnnotationKey {
             B::Affinity
             | B::AffinityMode
             | B::Balance
+            | B::CookieDomain
             | B::CookieExpires
             | B::CookieMaxAge
             | B::CookieName
+            | B::CookiePath
+            | B::CookieSameSite
+            | B::CookieSecure
             | B::HashKey => true,
             B::ConnectTimeout
             | B::CookiePersistence

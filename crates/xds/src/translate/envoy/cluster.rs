@@ -29,7 +29,7 @@ pub(crate) fn cluster(backend: &Backend) -> ClusterResource {
         max_requests: Some(max_requests(backend).unwrap_or(UNLIMITED).into()),
         retry_budget: Some(RetryShare {
             budget_percent: Some(PercentValue { value: f64::from(retry.budget_percent.min(100)) }),
-            min_retry_concurrency: Some(retry.budget_floor_per_second.into()),
+            min_retry_concurrency: Some(retry.budget_floor_per_second().into()),
         }),
     };
     let options = AnyMessage::of(HttpProtocolOptions::NAME, &protocol_options(settings));

@@ -2,9 +2,11 @@
 
 use super::super::dialect::AnnotationDialect;
 use super::value::{parse_duration, parse_name, parse_number};
+use crate::matching::HostPattern;
 use crate::objects::{
-    AffinityType, Algorithm, BackendAffinity, BackendPolicySpec, BackendProtocol, Duration, HashOn,
-    HashOnType, HeededRefusals, MaxInFlight,
+    AffinityCookieAttributes, AffinityType, Algorithm, BackendAffinity, BackendPolicySpec,
+    BackendProtocol, CookieSecurity, Duration, HashOn, HashOnType, HeededRefusals, MaxInFlight,
+    SameSite, is_cookie_path,
 };
 
 /// Largest number of attempts that a BackendPolicy allows.
@@ -23,12 +25,16 @@ pub(in super::super) enum BackendAnnotation {
     AffinityMode,
     Balance,
     ConnectTimeout,
+    CookieDomain,
     /// The lifetime of the cookie as a date, which the time in `CookieMaxAge` replaces.
     CookieExpires,
     CookieMaxAge,
     CookieName,
+    CookiePath,
     /// The name of the affinity cookie; it also enables affinity.
     CookiePersistence,
+    CookieSameSite,
+    CookieSecure,
     HashKey,
     IdleTimeout,
     MaxInFlight,
@@ -103,6 +109,32 @@ impl BackendAnnotations {
                 self.cookie().name = Some(name);
                 self.has_cookie |= setting == BackendAnnotation::CookiePersistence;
             }
+            BackendAnnotation::CookieDomain => {
+                let domain = value.trim_start_matches('.');
+                HostPattern::parse(domain).map_err(|fault| fault.to_string())?;
+                self.cookie_attributes().domain = Some(domain.to_owned());
+            }
+            BackendAnnotation::CookiePath if is_cookie_path(value) => {
+                self.cookie_attributes().path = Some(value.to_owned());
+            }
+            BackendAnnotation::CookiePath => {
+                return Err(format!("must be a path from `/` on, is {value}"));
+            }
+            BackendAnnotation::CookieSameSite => {
+                self.cookie_attributes().same_site = match value {
+                    "Lax" => SameSite::Lax,
+                    "Strict" => SameSite::Strict,
+                    "None" => SameSite::None,
+                    _ => return Err(format!("must be None, Lax or Strict, is {value}")),
+                };
+            }
+            BackendAnnotation::CookieSecure => match value {
+                "true" => self.cookie_attributes().secure = CookieSecurity::Always,
+                _ => {
+                    let message = "is ignored: the affinity cookie has Secure if the connection of the client has TLS";
+                    return Err(message.to_owned());
+                }
+            },
             BackendAnnotation::HashKey => {
                 // In nginx a key leads to one endpoint whatever its load, as with Maglev.
                 self.policy.hash_on = Some(parse_hash_key(value)?);
@@ -168,8 +200,17 @@ impl BackendAnnotations {
     }
 
     fn cookie(&mut self) -> &mut BackendAffinity {
-        let cookie = || BackendAffinity { kind: AffinityType::Cookie, name: None, max_age: None };
+        let cookie = || BackendAffinity {
+            kind: AffinityType::Cookie,
+            name: None,
+            max_age: None,
+            cookie: None,
+        };
         self.policy.affinity.get_or_insert_with(cookie)
+    }
+
+    fn cookie_attributes(&mut self) -> &mut AffinityCookieAttributes {
+        self.cookie().cookie.get_or_insert_default()
     }
 
     /// Sets the failures that are retried. Sheave retries requests that are idempotent, or of which no byte can have

@@ -17,21 +17,13 @@ pub(super) const CLUSTER_ADDRESS: AnnotationKey = Only(
 );
 pub(super) const COOKIES: AnnotationKey =
     Only(&["off"], "is not supported: the cookies of endpoints are not changed");
-pub(super) const COOKIE_DOMAIN: AnnotationKey =
-    Only(&[""], "is not supported: the affinity cookie is for the requested host alone");
 pub(super) const COOKIE_ON_FAILURE: AnnotationKey = Only(
     &["true"],
     "is ignored: if the endpoint of a client cannot serve, the client gets another one and a new cookie",
 );
-pub(super) const COOKIE_PATH: AnnotationKey =
-    Only(&["/"], "is not supported: the path of the affinity cookie is `/`");
-pub(super) const COOKIE_SAME_SITE: AnnotationKey =
-    Only(&["Lax"], "is not supported: SameSite of the affinity cookie is Lax");
-pub(super) const COOKIE_SAME_SITE_NONE: AnnotationKey =
-    Only(&["false"], "is not supported: SameSite of the affinity cookie is Lax");
-pub(super) const COOKIE_SECURE: AnnotationKey = Only(
-    &["true"],
-    "is ignored: the affinity cookie has Secure if the connection of the client has TLS",
+pub(super) const COOKIE_SAME_SITE_NONE: AnnotationKey = Only(
+    &["false"],
+    "is not supported: SameSite of the affinity cookie is the same for all browsers",
 );
 pub(super) const HASH_SUBSET: AnnotationKey =
     Only(&["false"], "is not supported: a key leads to one endpoint, not to a subset");
