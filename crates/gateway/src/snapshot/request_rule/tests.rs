@@ -62,7 +62,7 @@ fn paths_are_matched_decoded_and_written_escaped() {
         (rewrite("^/a", "/b?", Route), "/a?q=1", "route /b"),
         (rewrite("^/a b/(.*)$", "/c/$1", NextRule), "/a%20b/%3F%C3%A9", "route /c/%3F%C3%A9"),
         (rewrite("^/a/(.*)$", "$1", Forward), "/a/x", "forward /x"),
-        (redirect("^/a/(.*)$", "/$1/"), "/a/x%0D%0Ay?q", "302 /x%0D%0Ay/?q"),
+        (redirect("^/a/(.*)$", "/$1/"), "/a/x%0Dy?q", "302 /x%0Dy/?q"),
         (redirect("^/(.*)$", "$1"), "/http://b.example/", "302 /http://b.example/"),
         (redirect("^", "https://$host$uri$is_args$args"), "/a%20b", "302 https://a.example/a%20b"),
         (
