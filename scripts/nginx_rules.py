@@ -2,7 +2,7 @@
 
     python3 scripts/nginx_rules.py
 
-Each snippet is in the location `/` of a server, as ingress-nginx writes it. Needs `nginx`. What differs is printed, and the
+Each snippet is in the location `/` of a server, as ingress-nginx writes it. Needs `nginx`. Differences are printed, and the
 exit code is 1.
 """
 

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use super::traffic_policy::DirectResponse;
 
 /// A rule about requests. Exactly one of `set`, `rewrite`, `redirect`, `respond` and `forward` is given.
-///
 /// Texts may have variables: `$host` (in lower case, without a port), `$http_host`, `$scheme`, `$server_port`,
 /// `$request_method`, `$request_uri` (path and query as the client sent them), `$uri` (the path), `$args` (the query),
 /// `$is_args` (`?` if there is a query), `$remote_addr` (the client's address), `$http_NAME` (a header field, with `_` for

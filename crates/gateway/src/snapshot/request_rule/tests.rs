@@ -1,3 +1,5 @@
+//! Decisions of request rules.
+
 use super::*;
 use crate::matching::PlainRequest;
 

@@ -8,7 +8,7 @@ pub(super) struct SnippetDirective {
     pub(super) name: String,
     pub(super) arguments: Vec<String>,
     /// The directives of its block, if it has one.
-    pub(super) block: Option<Vec<SnippetDirective>>,
+    pub(super) block: Option<Vec<Self>>,
 }
 
 /// Parses the directives of a snippet.

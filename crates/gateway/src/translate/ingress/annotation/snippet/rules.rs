@@ -17,7 +17,7 @@ use pattern::check_pattern;
 const MAX_RULES: usize = 32;
 /// Largest size of a word that becomes a part of a rule, in bytes.
 const MAX_WORD_BYTES: usize = 1024;
-/// The path of nginx's variables for the requested path and query.
+/// nginx's variable for the requested path and query.
 const REQUEST_URI: &str = "$request_uri";
 
 /// True if the directive is one of nginx's rewrite module other than `return`.

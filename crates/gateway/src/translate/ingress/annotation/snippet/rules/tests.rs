@@ -1,3 +1,5 @@
+//! Directives of nginx's rewrite module, and the rules that they become.
+
 use super::super::parse::parse;
 use super::*;
 
