@@ -58,7 +58,8 @@ fn answer(response: &Http1TestResponse, endpoint: &Endpoint, served: u64) -> Str
     let target = (endpoint.counts().requests > served)
         .then(|| endpoint.requests().pop().map(|seen| seen.head.target().to_owned()));
     let location = response.field("location").map(|it| it.replace(&port_of(&it), ""));
-    let detail = location.or(target.flatten()).map(|it| format!(" {it}")).unwrap_or_default();
+    let detail =
+        location.or_else(|| target.flatten()).map(|it| format!(" {it}")).unwrap_or_default();
     format!("{}{detail}", response.status())
 }
 
