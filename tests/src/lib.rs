@@ -38,6 +38,8 @@ pub mod dns;
 pub mod raw;
 /// Lossy line for UDP, between clients and a server.
 pub mod udp_relay;
+/// Snippets of ingress-nginx, and the answers of nginx.
+pub mod nginx_rules;
 /// Gateway API objects as JSON, which is also YAML.
 pub mod objects;
 /// Configuration directory with atomic file updates.

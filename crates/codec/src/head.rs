@@ -160,6 +160,10 @@ pub struct RequestHead {
     pub(crate) path: ByteSpan,
     pub(crate) authority: ByteSpan,
     pub(crate) host: ByteSpan,
+    /// The target as the client sent it, if `target` is another form of it.
+    received_target: Option<ByteSpan>,
+    /// The target before it was rewritten.
+    original_target: Option<ByteSpan>,
     /// The target to send to the endpoint, if it differs from the client's.
     sent_target: Option<ByteSpan>,
     sent_authority: Option<ByteSpan>,
@@ -181,6 +185,8 @@ impl RequestHead {
             path: ByteSpan::default(),
             authority: ByteSpan::default(),
             host: ByteSpan::default(),
+            received_target: None,
+            original_target: None,
             sent_target: None,
             sent_authority: None,
         }
@@ -205,12 +211,32 @@ impl RequestHead {
         let Some(mut target) = normal else { return Ok(()) };
         let path_len = target.len();
         target.extend_from_slice(self.target().get(self.path().len()..).unwrap_or_default());
+        self.received_target.get_or_insert(self.target);
         self.target = self.fields.store(&target);
         self.path = self.target.shorten(path_len);
         Ok(())
     }
 
-    /// Returns path and query, or `*`: as the client sent them, unless the path has been normalised.
+    /// Replaces path and query, for routes and for the endpoint.
+    pub fn rewrite_target(&mut self, target: &[u8]) {
+        self.received_target.get_or_insert(self.target);
+        self.original_target.get_or_insert(self.target);
+        self.target = self.fields.store(target);
+        let path_len = target.iter().position(|byte| *byte == b'?').unwrap_or(target.len());
+        self.path = self.target.shorten(path_len);
+    }
+
+    /// Returns path and query, or `*`, as the client sent them.
+    pub fn received_target(&self) -> &[u8] {
+        self.fields.text(self.received_target.unwrap_or(self.target))
+    }
+
+    /// Returns path and query, or `*`, in normal form, before they were rewritten.
+    pub fn original_target(&self) -> &[u8] {
+        self.fields.text(self.original_target.unwrap_or(self.target))
+    }
+
+    /// Returns path and query, or `*`: as the client sent them, unless the path has been normalised or rewritten.
     pub fn target(&self) -> &[u8] {
         self.fields.text(self.target)
     }

@@ -26,8 +26,8 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 pub use condition::{
-    FieldCondition, InvalidPattern, MatchConditions, RegexPattern, UnmetCondition, ValuePattern,
-    query_value,
+    FieldCondition, InvalidPattern, MatchConditions, RegexPattern, SearchPattern, UnmetCondition,
+    ValuePattern, query_value,
 };
 pub use explain::{MatchResult, PlainRequest, RouteExplanation, RuleVerdict};
 pub use host::{HostName, HostNameBuffer, OwnedHostName};

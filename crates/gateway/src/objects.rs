@@ -79,6 +79,8 @@ mod jwt;
 mod external_auth;
 /// `SecurityPolicy`.
 mod security_policy;
+/// Request rules of `TrafficPolicy`.
+mod request_rule;
 /// `TrafficPolicy`.
 mod traffic_policy;
 /// `xdsServers` of a BackendPolicy.
@@ -168,6 +170,10 @@ pub use rate_limit_policy::{
 pub(crate) use read::SECURITY_POLICY;
 pub use read::{parse, read};
 pub use reference_grant::{GrantFrom, GrantTo, ReferenceGrantSpec};
+pub use request_rule::{
+    ConditionalRedirect, PathReplacement, RequestCondition, RequestRule, RewriteContinuation,
+    VariableAssignment,
+};
 pub use route::{BackendObjectRef, ParentRef, ServiceRef};
 pub use route_target::{RouteTarget, RouteTargetKind};
 pub(crate) use scalar::is_cookie_path;

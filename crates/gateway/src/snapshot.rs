@@ -19,6 +19,8 @@ mod password_hash;
 mod basic_auth;
 /// Clients that may send requests.
 mod security;
+/// Rewrites, redirects and responses on conditions.
+mod request_rule;
 /// Handling of requests.
 mod traffic;
 /// Authorization of requests by another server.
@@ -47,6 +49,10 @@ pub use filter::{
 pub use jwt::{ClaimField, JwtIssuer, JwtSettings};
 pub use password_hash::PasswordHash;
 pub use rate_limit::{KeyedRateLimit, RateLimitKey, RateLimitSettings};
+pub use request_rule::{
+    ConditionOperator, RequestRules, RequestTemplate, RewriteContinuation, RuleAction,
+    RuleCondition, RuleDecision, RuleRequest, RuleSettings, RuleTextLimit, TemplateError,
+};
 pub use security::{ClientAddressRules, SecuritySettings};
 pub use settings::{
     AffinityCookie, AffinitySettings, BackendSettings, ClientSettings, CongestionControl,

@@ -89,6 +89,8 @@ mod basic_auth;
 mod external_auth;
 /// SecurityPolicies.
 mod security;
+/// Request rules of TrafficPolicies.
+mod request_rules;
 /// TrafficPolicies.
 mod traffic;
 /// Policies of requests of all kinds.

@@ -109,6 +109,7 @@ fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> String {
         }),
         filters.traffic.as_ref().map(|it| (
             it.max_body_bytes,
+            &it.request_rules,
             &it.direct_response,
             &it.error_pages
         )),

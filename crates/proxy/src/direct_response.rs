@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use codec::grpc::GrpcCode;
-use gateway::snapshot::DirectResponseSettings;
+use gateway::snapshot::{DirectResponseSettings, TrafficSettings};
 
 use crate::context::RequestContext;
 use crate::exchange::{ConnectionOutcome, Exchange};
@@ -14,20 +14,32 @@ use crate::relay;
 
 /// True if the response to the request is that of a policy.
 pub(crate) fn is_due(exchange: &Exchange) -> bool {
-    exchange.filters.as_ref().is_some_and(|it| it.direct_response().is_some())
+    exchange.filters.as_ref().is_some_and(RequestFilters::has_direct_response)
 }
 
 /// Sends the response of the policy. A gRPC call gets the gRPC status that stands for its status.
 pub(crate) async fn send(context: &mut RequestContext<'_>) -> Result<ConnectionOutcome, Failure> {
-    let body = prepare(context.exchange)?;
+    let body = prepare(context.exchange, |policy| policy.direct_response.as_ref())?;
     Ok(relay::reply_with(context, &body).await)
 }
 
-/// Fills in the head of the response, and returns its body.
-fn prepare(exchange: &mut Exchange) -> Result<Arc<[u8]>, Failure> {
+/// Sends the response of the request rule with this index.
+pub(crate) async fn send_of_rule(
+    context: &mut RequestContext<'_>,
+    rule: usize,
+) -> Result<ConnectionOutcome, Failure> {
+    let body = prepare(context.exchange, |policy| policy.request_rules.as_ref()?.response(rule))?;
+    Ok(relay::reply_with(context, &body).await)
+}
+
+/// Fills in the head of the response that `direct` returns, and returns its body.
+fn prepare(
+    exchange: &mut Exchange,
+    direct: impl Fn(&TrafficSettings) -> Option<&DirectResponseSettings>,
+) -> Result<Arc<[u8]>, Failure> {
     let Exchange { request, response, filters, grpc_call, .. } = exchange;
-    let policy = filters.as_ref().and_then(RequestFilters::direct_response).map(Arc::clone);
-    let direct = policy.as_ref().and_then(|it| it.direct_response.as_ref());
+    let policy = filters.as_ref().and_then(RequestFilters::traffic).map(Arc::clone);
+    let direct = policy.as_deref().and_then(direct);
     let (Some(filters), Some(DirectResponseSettings::Response { status, content })) =
         (filters, direct)
     else {
@@ -52,7 +64,7 @@ fn prepare(exchange: &mut Exchange) -> Result<Arc<[u8]>, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use gateway::snapshot::{RouteFilters, Rule, TrafficSettings};
+    use gateway::snapshot::{RouteFilters, Rule};
 
     use super::*;
 
@@ -62,6 +74,7 @@ mod tests {
         let settings = TrafficSettings {
             policy: "default/closed".into(),
             max_body_bytes: None,
+            request_rules: None,
             direct_response: Some(DirectResponseSettings::Invalid),
             error_pages: Vec::new(),
             compression: None,
@@ -80,6 +93,7 @@ mod tests {
         let mut exchange = Exchange::default();
         exchange.filters = RequestFilters::new(&rule, None, &exchange.request);
         assert!(is_due(&exchange));
-        assert_eq!(prepare(&mut exchange), Err(Failure::TrafficPolicyInvalid));
+        let body = prepare(&mut exchange, |policy| policy.direct_response.as_ref());
+        assert_eq!(body, Err(Failure::TrafficPolicyInvalid));
     }
 }

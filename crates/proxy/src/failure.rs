@@ -91,6 +91,8 @@ failures! {
         "the route's SecurityPolicy is invalid");
     TrafficPolicyInvalid => row(500, "proxy_configuration_error", "traffic_policy_invalid",
         "the route's TrafficPolicy is invalid");
+    RequestRules => row(500, "proxy_configuration_error", "request_rules",
+        "the request rules of the route rewrite the path again and again, or make it too long");
     AuthorizationDenied => row(403, "http_request_denied", "authorization_denied",
         "the authorizer denied the request");
     AuthenticationRequired => row(401, "http_request_denied", "authentication_required",

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use codec::head::{ByteSpan, RequestHead, ResponseHead};
 use gateway::snapshot::{
     ClientCertificateAccess, CompressionSettings, ContentCoding, CorsPolicy, MirrorPolicy,
-    RouteFilters, Rule, SecuritySettings, TrafficSettings, UrlScheme, WeightedTarget,
+    RequestRules, RouteFilters, Rule, SecuritySettings, TrafficSettings, UrlScheme, WeightedTarget,
 };
 
 use crate::failure::Failure;
@@ -52,6 +52,8 @@ pub(crate) struct RequestFilters {
     pub(crate) authorizer_fields: Vec<AuthorizerFields>,
     /// The share that the body has in the bytes that are kept, if it was read for an authorizer.
     pub(crate) body_reservation: Option<ReplayReservation>,
+    /// True if a request rule has decided on the path, so that no filter rewrites it.
+    pub(crate) keeps_path: bool,
     /// True if the request is as its endpoint gets it.
     pub(crate) has_changed_request: bool,
     /// Content coding that the client prefers, as it sent the request. `None`: responses are not compressed.
@@ -79,6 +81,7 @@ impl RequestFilters {
             rejection: None,
             authorizer_fields: Vec::new(),
             body_reservation: None,
+            keeps_path: false,
             has_changed_request: false,
             preference,
         })
@@ -134,10 +137,19 @@ impl RequestFilters {
         self.rule.filters.as_ref()?.traffic.as_ref()?.max_body_bytes
     }
 
-    /// Returns the settings with a response in place of that of an endpoint, if there is one.
-    pub(crate) fn direct_response(&self) -> Option<&Arc<TrafficSettings>> {
-        let settings = self.rule.filters.as_ref()?.traffic.as_ref();
-        settings.filter(|it| it.direct_response.is_some())
+    /// Returns the settings of a TrafficPolicy, if there are any.
+    pub(crate) fn traffic(&self) -> Option<&Arc<TrafficSettings>> {
+        self.rule.filters.as_ref()?.traffic.as_ref()
+    }
+
+    /// Returns the request rules, if there are any.
+    pub(crate) fn request_rules(&self) -> Option<&RequestRules> {
+        self.traffic()?.request_rules.as_ref()
+    }
+
+    /// True if a policy has a response in place of that of an endpoint.
+    pub(crate) fn has_direct_response(&self) -> bool {
+        self.traffic().is_some_and(|it| it.direct_response.is_some())
     }
 
     /// Returns the page for an error response with this status.
@@ -177,7 +189,7 @@ impl RequestFilters {
             cors::answer_preflight(cors, origin, request, response);
             return Ok(true);
         }
-        let redirect = filters.redirect.as_ref().filter(|_| self.direct_response().is_none());
+        let redirect = filters.redirect.as_ref().filter(|_| !self.has_direct_response());
         let Some(redirect) = redirect else { return Ok(false) };
         redirect::answer(redirect, request, scheme, port, response)?;
         self.change_response(request, response);
@@ -189,7 +201,7 @@ impl RequestFilters {
         self.has_changed_request = true;
         for filters in self.all() {
             if let Some(rewrite) = &filters.rewrite {
-                rewrite::apply(rewrite, request);
+                rewrite::apply(rewrite, self.keeps_path, request);
             }
             headers::edit(&mut request.fields, &filters.request_headers);
         }

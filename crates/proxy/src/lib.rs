@@ -79,6 +79,8 @@ mod client_certificate;
 mod credentials;
 /// Authorization of requests by other servers.
 mod external_auth;
+/// Rewrites, redirects and responses on conditions.
+mod request_rules;
 /// Responses of a policy in place of those of endpoints.
 mod direct_response;
 /// Error pages.

@@ -42,6 +42,7 @@ use crate::priority;
 use crate::relay;
 use crate::request_body;
 use crate::request_path::path_rules;
+use crate::request_rules::{self, MAX_REROUTES, RuleStep};
 use crate::retry::{self, NextAttempt, RetryState};
 use crate::routed_request::RoutedRequest;
 use crate::worker::Worker;
@@ -90,18 +91,18 @@ async fn forward(context: &mut RequestContext<'_>) -> Result<ConnectionOutcome, 
     let active_config = worker.config();
     let listener = context.client.listener(&active_config).ok_or(Failure::NoRoute)?;
     clean(context.client, listener, &mut context.exchange.request)?;
-    let tls_info = context.client.tls_info.as_deref();
-    let namespace = || worker.client_namespace(context.client.intercepted.as_deref()?.address);
-    let request = RoutedRequest(&context.exchange.request);
-    let rule = listener.request_rule(tls_info, namespace, &request)?;
-    context.record.rule = Some(rule.index);
-    context.record.config = Some(Rc::clone(&active_config));
-    let target = choose_target(worker, rule);
-    context.exchange.filters = RequestFilters::new(rule, target, &context.exchange.request);
+    let RoutedRule { rule, target, step } = route(context, &active_config, listener)?;
     let mut ready = context.record.started;
-    match answer_locally(context, &active_config, listener)? {
+    let step = match step {
+        Some(step) => step,
+        None => answer_locally(context, &active_config, listener)?,
+    };
+    match step {
         LocalStep::Forward => {}
         LocalStep::Reply => return Ok(relay::reply_with(context, b"").await),
+        LocalStep::RuleResponse { rule } => {
+            return direct_response::send_of_rule(context, rule).await;
+        }
         LocalStep::DirectResponse => return direct_response::send(context).await,
         LocalStep::Authorize { client } => {
             let authorized = authorize(context, &active_config, listener, rule, target, client);
@@ -179,6 +180,46 @@ fn clean(
     })
 }
 
+/// The rule that serves a request.
+struct RoutedRule<'l> {
+    rule: &'l Arc<Rule>,
+    /// Index of the target in the rule; `None` if the rule has none.
+    target: Option<usize>,
+    /// The next step, if a request rule has answered.
+    step: Option<LocalStep>,
+}
+
+/// Finds the rule that serves the request. Request rules of its policy may answer, or choose another one by a new path.
+fn route<'l>(
+    context: &mut RequestContext<'_>,
+    active_config: &Rc<WorkerConfig>,
+    listener: &'l ActiveListener,
+) -> Result<RoutedRule<'l>, Failure> {
+    let worker = context.worker;
+    for _ in 0..=MAX_REROUTES {
+        let tls_info = context.client.tls_info.as_deref();
+        let namespace = || worker.client_namespace(context.client.intercepted.as_deref()?.address);
+        let request = RoutedRequest(&context.exchange.request);
+        let rule = listener.request_rule(tls_info, namespace, &request)?;
+        context.record.rule = Some(rule.index);
+        context.record.config = Some(Rc::clone(active_config));
+        let target = choose_target(worker, rule);
+        context.exchange.filters = RequestFilters::new(rule, target, &context.exchange.request);
+        let step = match request_rules::apply(context, listener)? {
+            RuleStep::Proceed => None,
+            RuleStep::Reply => Some(LocalStep::Reply),
+            RuleStep::Respond { rule } => Some(LocalStep::RuleResponse { rule }),
+            RuleStep::Route => {
+                context.record.rule = None;
+                context.exchange.filters = None;
+                continue;
+            }
+        };
+        return Ok(RoutedRule { rule, target, step });
+    }
+    Err(Failure::RequestRules)
+}
+
 /// Chooses one of the rule's backends, by weight.
 pub(crate) fn choose_backend(
     worker: &Worker,
@@ -212,6 +253,10 @@ enum LocalStep {
     Reply,
     /// A policy has the response to every request.
     DirectResponse,
+    /// The request rule with this index has the response.
+    RuleResponse {
+        rule: usize,
+    },
     /// The request needs credentials, or an authorizer decides.
     Authorize {
         client: IpAddr,
@@ -251,7 +296,7 @@ fn answer_locally(
     let needs_credentials = filtering.security().is_some_and(|it| credentials::are_required(it));
     Ok(if needs_credentials || filtering.has_authorizer() {
         LocalStep::Authorize { client: address() }
-    } else if filtering.direct_response().is_some() {
+    } else if filtering.has_direct_response() {
         LocalStep::DirectResponse
     } else {
         LocalStep::Forward

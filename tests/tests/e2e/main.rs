@@ -62,6 +62,8 @@ mod jwt;
 mod body_limits;
 /// Responses in place of those of endpoints.
 mod direct_responses;
+/// Rewrites, redirects and responses on conditions.
+mod request_rules;
 /// Pages in place of error responses.
 mod error_pages;
 /// Compression of responses.

@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use regex::bytes::{Regex, RegexBuilder};
+use regex::bytes::{Captures, Regex, RegexBuilder};
 
 use super::RequestAttributes;
 
@@ -44,6 +44,14 @@ pub enum ValuePattern {
 #[derive(Clone, Debug)]
 pub struct RegexPattern {
     text: Box<str>,
+    regex: Regex,
+}
+
+/// A regular expression that is searched for in texts, in time linear in the length of the text.
+#[derive(Clone, Debug)]
+pub struct SearchPattern {
+    text: Box<str>,
+    ignores_case: bool,
     regex: Regex,
 }
 
@@ -119,8 +127,8 @@ impl RegexPattern {
     /// too large is rejected.
     pub fn new(text: &str) -> Result<Self, InvalidPattern> {
         // First without the added parentheses: `a)|(b` is a valid expression only inside them.
-        compile(text)?;
-        let regex = compile(&format!("^(?:{text})$"))?;
+        compile(text, false)?;
+        let regex = compile(&format!("^(?:{text})$"), false)?;
         Ok(Self { text: text.into(), regex })
     }
 
@@ -134,9 +142,46 @@ impl RegexPattern {
     }
 }
 
-fn compile(text: &str) -> Result<Regex, InvalidPattern> {
+impl SearchPattern {
+    /// Compiles the expression for bytes, within the limits of [`RegexPattern`].
+    pub fn new(text: &str, ignores_case: bool) -> Result<Self, InvalidPattern> {
+        Ok(Self { text: text.into(), ignores_case, regex: compile(text, ignores_case)? })
+    }
+
+    /// Returns the expression as written.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns the number of groups, without the whole.
+    pub fn groups(&self) -> usize {
+        self.regex.captures_len() - 1
+    }
+
+    /// True if a part of the text matches.
+    pub fn is_in(&self, text: &[u8]) -> bool {
+        self.regex.is_match(text)
+    }
+
+    /// Returns the groups of the first part of the text that matches.
+    pub fn find_in<'t>(&self, text: &'t [u8]) -> Option<Captures<'t>> {
+        self.regex.captures(text)
+    }
+}
+
+/// Patterns with the same text are the same.
+impl PartialEq for SearchPattern {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.text, self.ignores_case) == (&other.text, other.ignores_case)
+    }
+}
+
+impl Eq for SearchPattern {}
+
+fn compile(text: &str, ignores_case: bool) -> Result<Regex, InvalidPattern> {
     RegexBuilder::new(text)
         .unicode(false)
+        .case_insensitive(ignores_case)
         .size_limit(MAX_REGEX_BYTES)
         .dfa_size_limit(MAX_REGEX_BYTES)
         .build()

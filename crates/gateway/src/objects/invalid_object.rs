@@ -20,7 +20,7 @@ pub struct InvalidObject {
     pub parents: Vec<ParentRef>,
     /// The targets that it names, if it is a policy.
     pub targets: Vec<InvalidObjectTarget>,
-    /// True if it has a response to every request, if it is a TrafficPolicy.
+    /// True if it has responses in place of those of endpoints, if it is a TrafficPolicy.
     pub answers_directly: bool,
     /// The parts that apply nevertheless, if it is a policy of Sheave.
     pub partial_policy: Option<PartialPolicy>,
@@ -77,7 +77,9 @@ impl InvalidObject {
             class: text(spec, "gatewayClassName"),
             parents: readable(&spec["parentRefs"]).into_iter().chain(gateway).collect(),
             targets: items(&spec["targetRefs"]).iter().filter_map(target).collect(),
-            answers_directly: !spec["directResponse"].is_null(),
+            answers_directly: ["directResponse", "requestRules"]
+                .iter()
+                .any(|it| !spec[it].is_null()),
             partial_policy: None,
             message,
         }

@@ -11,6 +11,7 @@ use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
+use super::request_rule::RequestRule;
 use super::route::BackendObjectRef;
 use super::route_target::RouteTarget;
 
@@ -26,6 +27,12 @@ pub struct TrafficPolicySpec {
     /// Limits of the size of requests.
     #[serde(default)]
     pub limits: TrafficLimits,
+    /// Rules that rewrite, redirect or answer requests on conditions, in their order, before all else: the addresses, rates
+    /// and credentials of clients are checked after them. Requests that no rule redirects or answers are forwarded. If a
+    /// rule is invalid, all requests are answered with 500.
+    #[serde(default)]
+    #[schemars(length(max = 32))]
+    pub request_rules: Vec<RequestRule>,
     /// The response to every request, in place of that of an endpoint.
     pub direct_response: Option<DirectResponse>,
     /// Pages in place of the bodies of error responses, those of endpoints and those of the gateway itself. The first

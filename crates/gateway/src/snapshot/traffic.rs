@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::BackendKey;
+use super::request_rule::RequestRules;
 
 /// The settings of one target of a TrafficPolicy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +14,8 @@ pub struct TrafficSettings {
     pub policy: Arc<str>,
     /// Maximum size of the body of a request, in bytes, in place of that of the listener. `None`: that of the listener.
     pub max_body_bytes: Option<u64>,
+    /// Rules that rewrite, redirect or answer requests; `None`: there are none.
+    pub request_rules: Option<RequestRules>,
     /// The response in place of that of an endpoint. `None`: requests are forwarded.
     pub direct_response: Option<DirectResponseSettings>,
     /// Pages in place of the bodies of error responses. The first that is for a response replaces it.

@@ -110,8 +110,11 @@ impl<'a> CertificateObjects<'a> {
             }
         }
         for policy in self.index.traffic_policies.values() {
-            let TrafficPolicySpec { direct_response, error_pages, .. } = &policy.spec;
-            let direct = direct_response.iter().filter_map(|it| it.body_ref.as_ref());
+            let TrafficPolicySpec { request_rules, direct_response, error_pages, .. } =
+                &policy.spec;
+            let of_rules = request_rules.iter().filter_map(|it| it.respond.as_ref());
+            let direct = direct_response.iter().chain(of_rules);
+            let direct = direct.filter_map(|it| it.body_ref.as_ref());
             let pages = error_pages.iter().filter_map(|it| it.body_ref.as_ref());
             for value in direct.chain(pages) {
                 let namespace = &policy.metadata.namespace;

@@ -4,6 +4,7 @@ use super::backend::{ReferenceScope, ServiceReferrer, rejected_answer, resolve};
 use super::index::{ObjectIndex, TRAFFIC_POLICY};
 use super::owner::OwnerObject;
 use super::report::ValidationFault;
+use super::request_rules::request_rules;
 use super::route_policy::{FaultyPolicy, RoutePolicies, RoutePolicy, full_name};
 use crate::certificate_object::CertificateObject;
 use crate::objects::{
@@ -21,6 +22,8 @@ use crate::status::ConditionReason;
 const MAX_INLINE_BYTES: usize = 4096;
 /// Largest size of a body in a ConfigMap, in bytes.
 const MAX_VALUE_BYTES: usize = 64 * 1024;
+/// The field of the response to every request.
+const DIRECT: &str = "spec.directResponse";
 /// Statuses of responses that never have a body (RFC 9110).
 const WITHOUT_BODY: [u16; 3] = [204, 205, 304];
 
@@ -35,17 +38,27 @@ impl RoutePolicy<TrafficSettings> for TrafficPolicySpec {
     }
 
     fn faults(&self, index: &ObjectIndex<'_>, owner: OwnerObject<'_>) -> Vec<ValidationFault> {
-        let Self { target_refs: _, limits, direct_response, error_pages, compression } = self;
+        let Self {
+            target_refs: _,
+            limits,
+            request_rules: rules,
+            direct_response,
+            error_pages,
+            compression,
+        } = self;
         let is_empty = *limits == TrafficLimits::default()
+            && rules.is_empty()
             && direct_response.is_none()
             && error_pages.is_empty()
             && compression.is_none();
         if is_empty {
             return vec![ValidationFault::new(ConditionReason::Invalid, "spec", "has no settings")];
         }
-        let direct = direct_response.as_ref().map(|it| direct_settings(index, owner, it));
+        let respond = |it: &DirectResponse, field: &str| direct_settings(index, owner, it, field);
+        let of_rules = request_rules(rules, respond).err().unwrap_or_default();
+        let direct = direct_response.as_ref().map(|it| direct_settings(index, owner, it, DIRECT));
         let pages = pages(index, owner, error_pages).filter_map(Result::err);
-        direct.and_then(Result::err).into_iter().chain(pages).collect()
+        of_rules.into_iter().chain(direct.and_then(Result::err)).chain(pages).collect()
     }
 
     fn settings(
@@ -55,11 +68,17 @@ impl RoutePolicy<TrafficSettings> for TrafficPolicySpec {
         _: &RouteTarget,
     ) -> TrafficSettings {
         let TrafficLimits { body_bytes } = self.limits;
-        let direct = self.direct_response.as_ref().map(|it| direct_settings(index, owner, it));
+        let direct = self.direct_response.as_ref();
+        let direct = direct.map(|it| direct_settings(index, owner, it, DIRECT));
+        let direct = direct.map(|it| it.unwrap_or(DirectResponseSettings::Invalid));
+        let respond = |it: &DirectResponse, field: &str| direct_settings(index, owner, it, field);
+        let rules = request_rules(&self.request_rules, respond);
+        let invalid = rules.is_err().then_some(DirectResponseSettings::Invalid);
         TrafficSettings {
             policy: full_name(owner).into(),
             max_body_bytes: body_bytes,
-            direct_response: direct.map(|it| it.unwrap_or(DirectResponseSettings::Invalid)),
+            request_rules: rules.unwrap_or_default(),
+            direct_response: invalid.or(direct),
             error_pages: pages(index, owner, &self.error_pages).filter_map(Result::ok).collect(),
             compression: self.compression.as_ref().map(compression_settings),
         }
@@ -98,6 +117,7 @@ fn without_endpoints(policy: &str) -> FaultyPolicy<TrafficSettings> {
         settings: Some(TrafficSettings {
             policy: policy.into(),
             max_body_bytes: None,
+            request_rules: None,
             direct_response: Some(DirectResponseSettings::Invalid),
             error_pages: Vec::new(),
             compression: None,
@@ -122,22 +142,23 @@ fn compression_settings(spec: &CompressionSpec) -> CompressionSettings {
     }
 }
 
-fn direct_settings(
+/// Returns the settings of a response in place of that of an endpoint. `field` is the part of the policy that has it.
+pub(super) fn direct_settings(
     index: &ObjectIndex<'_>,
     owner: OwnerObject<'_>,
     direct: &DirectResponse,
+    field: &str,
 ) -> Result<DirectResponseSettings, ValidationFault> {
-    const FIELD: &str = "spec.directResponse";
     let DirectResponse { status, body, body_ref, content_type } = direct;
     if body.is_some() && body_ref.is_some() {
-        return Err(fault(FIELD, "bodyRef", "and `body` exclude each other"));
+        return Err(fault(field, "bodyRef", "and `body` exclude each other"));
     }
     let source = BodySource { body: body.as_deref(), value: body_ref.as_ref(), content_type };
-    let content = source.content(index, owner, FIELD)?.filter(|it| !it.body.is_empty());
+    let content = source.content(index, owner, field)?.filter(|it| !it.body.is_empty());
     if content.is_some() && WITHOUT_BODY.contains(status) {
         let part = if body.is_some() { "body" } else { "bodyRef" };
         let message = format!("is not allowed: a response with status {status} has no body");
-        return Err(fault(FIELD, part, message));
+        return Err(fault(field, part, message));
     }
     Ok(DirectResponseSettings::Response { status: *status, content })
 }

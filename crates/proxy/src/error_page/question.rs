@@ -58,7 +58,7 @@ fn write_question(
     request: &RequestHead,
     client: &ClientSettings,
 ) -> Vec<u8> {
-    let target = request.target();
+    let target = request.original_target();
     // `*` denotes the whole server and has no path.
     let target = if target.starts_with(b"/") { target } else { b"/" };
     let path = target.split(|byte| *byte == b'?').next().unwrap_or(target);

@@ -3,8 +3,9 @@
 use codec::head::RequestHead;
 use gateway::snapshot::RewriteAction;
 
-/// Rewrites host and path; the query is kept. The target `*` is not a path, and is kept as well.
-pub(super) fn apply(rewrite: &RewriteAction, request: &mut RequestHead) {
+/// Rewrites host and path; the query is kept. The target `*` is not a path, and is kept as well. If `keeps_path` is true,
+/// only the host is rewritten.
+pub(super) fn apply(rewrite: &RewriteAction, keeps_path: bool, request: &mut RequestHead) {
     if let Some(hostname) = &rewrite.hostname {
         request.set_sent_authority(hostname.as_bytes());
     }
@@ -14,6 +15,7 @@ pub(super) fn apply(rewrite: &RewriteAction, request: &mut RequestHead) {
     let query = query.map_or(&b""[..], |start| &request.sent_target()[start..]);
     if let Some(rewrite) = &rewrite.path
         && path.starts_with(b"/")
+        && !keeps_path
     {
         let mut target = Vec::with_capacity(request.target().len());
         rewrite.write(path, &mut target);

@@ -232,9 +232,9 @@ fn describe_request(line: &mut JsonLine<'_>, request: &RequestHead) {
     if let Some(port) = port.and_then(|port| str::from_utf8(port).ok()?.parse::<u16>().ok()) {
         line.number("server.port", port);
     }
-    line.text("url.path", request.path());
-    let query = request.target().get(request.path().len() + 1..);
-    if let Some(query) = query.filter(|query| !query.is_empty()) {
+    let mut target = request.original_target().splitn(2, |byte| *byte == b'?');
+    line.text("url.path", target.next().unwrap_or_default());
+    if let Some(query) = target.next().filter(|query| !query.is_empty()) {
         line.text("url.query", query);
     }
     line.plain("network.protocol.name", "http");

@@ -9,11 +9,12 @@ use gateway::matching::{
 };
 use gateway::snapshot::{
     AllowList, AuthorizerProtocol, AuthorizerTarget, ClientAddressRules, ClientCertificateAccess,
-    ClientCertificateMode, CongestionControl, DirectResponseSettings, EndpointSpec,
-    ErrorPageSettings, ErrorPageSource, ExternalAuthSettings, HeaderEdits, Http3Settings,
-    HttpQuestion, JwtIssuer, JwtSettings, KeyedRateLimit, ListenerTls, MirrorPolicy, PathRewrite,
-    RateLimitKey, RateLimitSettings, RedirectAction, RouteFilters, Rule, SecuritySettings,
-    Snapshot, TlsPayload, TrafficSettings,
+    ClientCertificateMode, ConditionOperator, CongestionControl, DirectResponseSettings,
+    EndpointSpec, ErrorPageSettings, ErrorPageSource, ExternalAuthSettings, HeaderEdits,
+    Http3Settings, HttpQuestion, JwtIssuer, JwtSettings, KeyedRateLimit, ListenerTls, MirrorPolicy,
+    PathRewrite, RateLimitKey, RateLimitSettings, RedirectAction, RewriteContinuation,
+    RouteFilters, Rule, RuleAction, RuleCondition, RuleSettings, SecuritySettings, Snapshot,
+    TlsPayload, TrafficSettings,
 };
 use ipnet::IpNet;
 
@@ -186,7 +187,8 @@ pub(super) fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> Vec<String
         response_headers,
         mirrors,
     } = filters;
-    let mut lines: Vec<_> = security.iter().filter_map(|it| security_line(it)).collect();
+    let mut lines: Vec<_> = traffic.iter().flat_map(|it| request_rule_lines(it)).collect();
+    lines.extend(security.iter().filter_map(|it| security_line(it)));
     if let Some(limits) = rate_limit.map(|index| &snapshot.rate_limits[index]) {
         lines.extend(limits.limits.iter().map(|limit| rate_limit_line(limits, limit)));
     }
@@ -310,13 +312,18 @@ fn rate_limit_line(policy: &RateLimitSettings, keyed: &KeyedRateLimit) -> String
 }
 
 fn traffic_lines(settings: &TrafficSettings) -> Vec<String> {
-    let TrafficSettings { policy, max_body_bytes, direct_response, error_pages, compression } =
-        settings;
+    let TrafficSettings {
+        policy,
+        max_body_bytes,
+        request_rules: _,
+        direct_response,
+        error_pages,
+        compression,
+    } = settings;
     let body = max_body_bytes.map(|most| format!("request body up to {most} bytes, else 413"));
     let direct = direct_response.as_ref().map(|direct| match direct {
-        DirectResponseSettings::Response { status, content } => {
-            let content = content.as_ref().map(|it| format!(" and {it:?}")).unwrap_or_default();
-            format!("answers with {status}{content} in place of an endpoint")
+        DirectResponseSettings::Response { .. } => {
+            format!("answers with {} in place of an endpoint", response_text(direct))
         }
         DirectResponseSettings::Invalid => "500 for all requests: the policy is invalid".to_owned(),
     });
@@ -327,6 +334,57 @@ fn traffic_lines(settings: &TrafficSettings) -> Vec<String> {
     });
     let lines = body.into_iter().chain(direct).chain(error_pages.iter().map(error_page_line));
     lines.chain(compression).map(|line| format!("{line} (TrafficPolicy {policy})")).collect()
+}
+
+fn response_text(direct: &DirectResponseSettings) -> String {
+    match direct {
+        DirectResponseSettings::Response { status, content } => {
+            let content = content.as_ref().map(|it| format!(" and {it:?}")).unwrap_or_default();
+            format!("{status}{content}")
+        }
+        DirectResponseSettings::Invalid => "500".to_owned(),
+    }
+}
+
+fn request_rule_lines(settings: &TrafficSettings) -> Vec<String> {
+    let rules = settings.request_rules.iter().flat_map(|it| &it.rules);
+    let line = |rule| format!("{} (TrafficPolicy {})", request_rule_line(rule), settings.policy);
+    rules.map(line).collect()
+}
+
+fn request_rule_line(RuleSettings { conditions, action }: &RuleSettings) -> String {
+    let condition = |RuleCondition { value, operator, negate }: &RuleCondition| {
+        let not = if *negate { "not " } else { "" };
+        match operator {
+            ConditionOperator::Equals(text) => format!("{} is {not}\"{text}\"", value.text),
+            ConditionOperator::Matches(it) => format!("{} {not}matches {}", value.text, it.text()),
+        }
+    };
+    let conditions: Vec<_> = conditions.iter().map(condition).collect();
+    let when = match &*conditions {
+        [] => String::new(),
+        conditions => format!("if {}: ", conditions.join(" and ")),
+    };
+    let query = |appends: bool| if appends { "" } else { " without the query" };
+    let action = match action {
+        RuleAction::Set { value, .. } => format!("set a variable to \"{}\"", value.text),
+        RuleAction::Rewrite { pattern, replacement, appends_query, then } => {
+            let then = match then {
+                RewriteContinuation::NextRule => "",
+                RewriteContinuation::Route => ", and choose the route anew",
+                RewriteContinuation::Forward => ", and forward",
+            };
+            let (pattern, query) = (pattern.text(), query(*appends_query));
+            format!("rewrite {pattern} to {}{query}{then}", replacement.text)
+        }
+        RuleAction::Redirect { pattern, url, status, .. } => {
+            let pattern = pattern.as_ref().map(|it| format!("{} ", it.text())).unwrap_or_default();
+            format!("redirect {pattern}with {status} to {}", url.text)
+        }
+        RuleAction::Respond(response) => format!("answer with {}", response_text(response)),
+        RuleAction::Forward => "forward".to_owned(),
+    };
+    format!("{when}{action}")
 }
 
 fn error_page_line(page: &ErrorPageSettings) -> String {

@@ -76,8 +76,9 @@ fn entry(rule: &Rule, matcher: RouteMatcher, backends: &[Backend]) -> RouteEntry
     let none = RouteFilters::default();
     let filters = rule.filters.as_deref().unwrap_or(&none);
     let mut entry = RouteEntry { name: rule.name.to_string(), ..RouteEntry::default() };
-    if filters.security.is_some() || filters.external_auth.is_some() {
-        // An Envoy does not check its clients, and asks no authorizer.
+    let has_rules = filters.traffic.as_ref().is_some_and(|it| it.request_rules.is_some());
+    if filters.security.is_some() || filters.external_auth.is_some() || has_rules {
+        // An Envoy does not check its clients, asks no authorizer, and gets no request rules.
         entry.direct_response = Some(UNSERVED);
     } else if let Some(direct) = filters.traffic.as_ref().and_then(|it| it.direct_response.as_ref())
     {

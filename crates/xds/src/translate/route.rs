@@ -88,9 +88,11 @@ fn entry(rule: &Rule, backends: &[Backend], find: &mut impl FnMut(String)) -> Ro
 /// Returns the filter without which a request must not be served.
 fn obstacle(filters: &RouteFilters) -> Option<&'static str> {
     let direct = filters.traffic.as_ref().is_some_and(|it| it.direct_response.is_some());
+    let rules = filters.traffic.as_ref().is_some_and(|it| it.request_rules.is_some());
     let obstacles = [
         (filters.security.is_some(), "a check of the client"),
         (filters.external_auth.is_some(), "a question to an authorizer"),
+        (rules, "request rules"),
         (direct, "a response in place of an endpoint's"),
         (filters.redirect.is_some(), "a redirect"),
         (filters.rewrite.is_some(), "a rewrite"),

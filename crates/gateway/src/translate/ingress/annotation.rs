@@ -40,7 +40,8 @@ use super::super::report::TranslationReport;
 use super::dialect::{AnnotationDialect, AnnotationKey};
 use crate::objects::{
     BackendPolicySpec, BasicAuthentication, ClientAddressAccess, CorsFilter, DirectResponse,
-    ErrorPage, ExternalAuth, IngressSpec, RequestRateLimit, TrafficLimits, TypedObject,
+    ErrorPage, ExternalAuth, IngressSpec, RequestRateLimit, RequestRule, TrafficLimits,
+    TypedObject,
 };
 
 pub(super) use backend::BackendAnnotation;
@@ -102,6 +103,8 @@ pub(super) struct AnnotationSettings {
     pub(super) rates: Vec<RequestRateLimit>,
     /// The limits of the size of requests.
     pub(super) traffic: TrafficLimits,
+    /// Rewrites, redirects and responses on conditions.
+    pub(super) request_rules: Vec<RequestRule>,
     /// The response to every request.
     pub(super) direct_response: Option<DirectResponse>,
     /// The page for errors, and for Services without endpoints.
@@ -128,6 +131,7 @@ struct AnnotationReader {
     rewrite: IngressRewrite,
     redirects: IngressRedirects,
     snippet_headers: SnippetHeaders,
+    request_rules: Vec<RequestRule>,
     direct_response: Option<DirectResponse>,
     traffic: TrafficLimits,
     denies_all: bool,
@@ -157,6 +161,7 @@ pub(super) fn annotation_settings(
         }
     }
     let mut faults = reader.rewrite.remove_ineffective(index, &ingress.metadata.namespace);
+    let contradiction = snippet::contradiction(&reader.request_rules, &reader.rewrite);
     let mut policy = reader.backend.into_policy();
     faults.extend(reader.endpoint_tls.ineffective(&policy).into_iter().map(str::to_owned));
     let verification = reader.endpoint_tls.verification(&ingress.metadata.namespace, &policy);
@@ -168,8 +173,11 @@ pub(super) fn annotation_settings(
     }
     let namespace = &*ingress.metadata.namespace;
     let clients = reader.client_certificates.into_verification(namespace);
-    let denies_all =
-        reader.denies_all || verification.is_err() || basic_auth.is_err() || clients.is_err();
+    let denies_all = reader.denies_all
+        || contradiction.is_some()
+        || verification.is_err()
+        || basic_auth.is_err()
+        || clients.is_err();
     let error_page = reader.error_pages.into_page(index, namespace);
     faults.extend(error_page.as_ref().err().cloned());
     if let Some(map) = &reader.custom_headers {
@@ -179,6 +187,7 @@ pub(super) fn annotation_settings(
     let denied = |fault: &String| format!("{fault}: all requests are answered with 500");
     faults.extend(verification.as_ref().err().map(denied));
     faults.extend(clients.as_ref().err().map(denied));
+    faults.extend(contradiction.as_ref().map(denied));
     for fault in faults {
         let message = format!("nginx.ingress.kubernetes.io/{fault}");
         report.problem("Ingress", ingress, FIELD, message);
@@ -199,6 +208,7 @@ pub(super) fn annotation_settings(
         cors: reader.cors.into_filter(),
         rates: reader.rates.into_limits(),
         traffic: reader.traffic,
+        request_rules: reader.request_rules,
         direct_response: reader.direct_response,
         error_page: error_page.unwrap_or_default(),
         denies_all,

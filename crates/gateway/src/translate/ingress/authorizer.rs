@@ -161,6 +161,7 @@ fn is_open(settings: &AnnotationSettings) -> bool {
         && access.deny.is_empty()
         && settings.redirects.all.is_none()
         && settings.direct_response.is_none()
+        && settings.request_rules.is_empty()
         && settings.rewrite.target.is_none()
         && settings.rewrite.host.is_none()
         && !settings.rewrite.uses_patterns

@@ -45,12 +45,21 @@ pub(super) fn add(
     let target_refs: Vec<_> = routes.into_iter().map(|(_, name)| target(name)).collect();
     // A response in place of the answer 500 would open what is closed.
     let direct_response = settings.direct_response.clone().filter(|_| !settings.denies_all);
+    let request_rules = match settings.denies_all {
+        true => Vec::new(),
+        false => settings.request_rules.clone(),
+    };
     let error_pages = Vec::from_iter(settings.error_page.clone());
     let is_default = settings.traffic == TrafficLimits::default();
-    if !is_default || direct_response.is_some() || !error_pages.is_empty() {
+    if !is_default
+        || !request_rules.is_empty()
+        || direct_response.is_some()
+        || !error_pages.is_empty()
+    {
         let spec = TrafficPolicySpec {
             target_refs: target_refs.clone(),
             limits: settings.traffic.clone(),
+            request_rules,
             direct_response,
             error_pages,
             compression: None,

@@ -4,15 +4,19 @@
 
 /// The syntax.
 mod parse;
+/// Directives of nginx's rewrite module.
+mod rules;
 
 use super::super::dialect::AnnotationDialect;
 use super::backend::BackendAnnotation;
 use super::client::ClientAnnotation;
 use super::redirect::RedirectAnnotation;
-use super::rewrite::RewriteAnnotation;
+use super::rewrite::{IngressRewrite, RewriteAnnotation};
 use super::traffic::TrafficAnnotation;
 use super::{AnnotationReader, client, traffic};
-use crate::objects::{DirectResponse, FieldName, HeaderModifier, HttpHeader};
+use crate::objects::{
+    DirectResponse, FieldName, HeaderModifier, HttpHeader, RequestRule, RewriteContinuation,
+};
 use parse::{SnippetDirective, parse};
 
 /// Largest number of header fields that a snippet changes in one way.
@@ -42,16 +46,52 @@ pub(in super::super) struct SnippetHeaders {
 pub(super) fn add(reader: &mut AnnotationReader, snippet: &str) -> Result<(), String> {
     let directives = parse(snippet)?;
     let mut access = AccessDirectives::default();
-    for directive in &directives {
+    let has_rules = rules::are_needed(&directives);
+    let is_rule = |it: &SnippetDirective| rules::is_rule(it) || has_rules && it.name == "return";
+    for directive in directives.iter().filter(|it| !is_rule(it)) {
         directive.add(reader, &mut access).map_err(|message| {
             format!("line {}: `{}` {message}", directive.line, directive.name)
         })?;
     }
-    let mut types = directives.iter().filter(|it| it.name == "default_type");
-    if let (Some(response), Some(last)) = (&mut reader.direct_response, types.next_back()) {
-        response.content_type.clone_from(&last.arguments[0]);
+    let types = directives.iter().filter(|it| it.name == "default_type");
+    let content_type = types.flat_map(|it| &it.arguments).next_back();
+    if let (Some(response), Some(last)) = (&mut reader.direct_response, content_type) {
+        response.content_type.clone_from(last);
+    }
+    if has_rules {
+        reader.request_rules = rules::rules(&directives, content_type.map(String::as_str))?;
     }
     access.add_to(reader)
+}
+
+/// Returns why rules have another meaning together with an annotation that rewrites paths, if they have: nginx rewrites a
+/// path by both, one after the other.
+pub(super) fn contradiction(rules: &[RequestRule], rewrite: &IngressRewrite) -> Option<String> {
+    let goes_on = |rule: &RequestRule| {
+        rule.rewrite.as_ref().is_some_and(|it| it.then == RewriteContinuation::NextRule)
+    };
+    let is_contradiction = rewrite.target.is_some() && rules.iter().any(goes_on);
+    let message = "configuration-snippet has a `rewrite` without a flag, which is not supported with rewrite-target";
+    is_contradiction.then(|| message.to_owned())
+}
+
+/// Returns the status of a `return`, and its text or URL.
+fn return_arguments(arguments: &[String]) -> Result<(u16, Option<&str>), String> {
+    let (code, text) = match arguments {
+        [url] if url.contains("://") => ("302", Some(url)),
+        [code] => (code.as_str(), None),
+        [code, text] => (code.as_str(), Some(text)),
+        _ => return Err("must have a status, and perhaps a text or URL".to_owned()),
+    };
+    let status = code.parse().ok().filter(|it| (200..600).contains(it) && *it != NO_RESPONSE);
+    let status: u16 =
+        status.ok_or_else(|| format!("must have a status from 200 to 599, has {code}"))?;
+    match text {
+        Some(text) if text.len() > MAX_TEXT_BYTES => {
+            Err(format!("has a text of more than {MAX_TEXT_BYTES} bytes"))
+        }
+        text => Ok((status, text.map(String::as_str))),
+    }
 }
 
 impl SnippetDirective {
@@ -109,30 +149,16 @@ impl SnippetDirective {
         if reader.direct_response.is_some() || reader.redirects.all.is_some() {
             return Ok(());
         }
-        let (code, text) = match &*self.arguments {
-            [url] if url.contains("://") => ("302", Some(url)),
-            [code] => (code.as_str(), None),
-            [code, text] => (code.as_str(), Some(text)),
-            _ => return Err("must have a status, and perhaps a text or URL".to_owned()),
-        };
-        let status = code.parse().ok().filter(|it| (200..600).contains(it) && *it != NO_RESPONSE);
-        let status: u16 =
-            status.ok_or_else(|| format!("must have a status from 200 to 599, has {code}"))?;
+        let (status, text) = return_arguments(&self.arguments)?;
         match text {
             Some(url) if REDIRECTS.contains(&status) => {
                 reader.redirects.add(RedirectAnnotation::Temporal, url)?;
-                return reader.redirects.add(RedirectAnnotation::Code, code);
+                return reader.redirects.add(RedirectAnnotation::Code, &status.to_string());
             }
             None if REDIRECTS.contains(&status) => return Err("must have a URL".to_owned()),
-            Some(text) if text.contains('$') => {
-                return Err("has a text with a variable, which is not supported".to_owned());
-            }
-            Some(text) if text.len() > MAX_TEXT_BYTES => {
-                return Err(format!("has a text of more than {MAX_TEXT_BYTES} bytes"));
-            }
             Some(_) | None => {}
         }
-        let body = text.filter(|it| !it.is_empty()).cloned();
+        let body = text.filter(|it| !it.is_empty()).map(str::to_owned);
         let content_type = CONTENT_TYPE.to_owned();
         reader.direct_response =
             Some(DirectResponse { status, body, body_ref: None, content_type });
@@ -407,7 +433,18 @@ mod tests {
     #[test]
     fn a_directive_that_is_not_understood_is_an_error_with_its_line() {
         let cases = [
-            "rewrite ^/a$ /b permanent;",
+            "rewrite ^/(?=a)(.*)$ /b permanent;",
+            "rewrite ^/a++$ /b;",
+            "rewrite ^/a$ /b lasting;",
+            "if (-f $request_filename) { return 404; }",
+            "if ($host = $http_host) { return 404; }",
+            "if ($http_x) { deny all; }",
+            "if ($http_x) { add_header X y; }",
+            "if ($uri ~ ^/a) { rewrite ^/a /b; return 404; }",
+            "set $host a;",
+            "return 301 $unknown;",
+            "return 301 https://a.example/$1;",
+            "return 301 $http_x;",
             "proxy_set_header X-User $remote_user;",
             "more_set_headers -s 404 \"X: y\";",
             "more_set_headers \"X: $host\";",
@@ -419,7 +456,6 @@ mod tests {
             "return 600;",
             "return 301;",
             "return 200 $host;",
-            "return 301 https://$host$request_uri;",
             "default_type $type;",
             "client_max_body_size lots;",
             "gzip on;",

@@ -7,47 +7,23 @@ pub(super) struct SnippetDirective {
     pub(super) line: usize,
     pub(super) name: String,
     pub(super) arguments: Vec<String>,
+    /// The directives of its block, if it has one.
+    pub(super) block: Option<Vec<Self>>,
 }
 
 /// Parses the directives of a snippet.
 ///
 /// # Errors
-/// If a directive has a block or is not complete. The message names the line.
+/// If a directive other than `if` has a block, or if one is not complete. The message names the line.
 pub(super) fn parse(snippet: &str) -> Result<Vec<SnippetDirective>, String> {
-    let mut reader = SnippetReader { rest: snippet, line: 1 };
-    let mut directives = Vec::new();
-    let mut words: Vec<String> = Vec::new();
-    let mut first_line = 1;
-    while let Some(token) = reader.next()? {
-        match token {
-            SnippetToken::Word(word) => {
-                if words.is_empty() {
-                    first_line = reader.line;
-                }
-                words.push(word);
-            }
-            SnippetToken::End if words.is_empty() => {}
-            SnippetToken::End => {
-                let arguments = words.split_off(1);
-                let name = words.pop().unwrap_or_default();
-                directives.push(SnippetDirective { line: first_line, name, arguments });
-            }
-            SnippetToken::Block => {
-                let name = words.first().map(|name| format!("`{name}`: ")).unwrap_or_default();
-                return Err(format!("line {}: {name}blocks are not supported", reader.line));
-            }
-        }
-    }
-    match words.first() {
-        Some(name) => Err(format!("line {first_line}: `{name}` does not end with `;`")),
-        None => Ok(directives),
-    }
+    SnippetReader { rest: snippet, line: 1 }.directives(None)
 }
 
 enum SnippetToken {
     Word(String),
     End,
-    Block,
+    BlockStart,
+    BlockEnd,
 }
 
 struct SnippetReader<'s> {
@@ -56,20 +32,58 @@ struct SnippetReader<'s> {
 }
 
 impl SnippetReader<'_> {
-    /// Returns the next token; `None` at the end.
-    fn next(&mut self) -> Result<Option<SnippetToken>, String> {
-        self.skip_blanks();
-        let Some(first) = self.rest.chars().next() else { return Ok(None) };
-        match first {
-            ';' => self.advance(1),
-            '{' | '}' => {
-                self.advance(1);
-                return Ok(Some(SnippetToken::Block));
+    /// Reads directives to the end of the text, or of the block that begins on a line.
+    fn directives(&mut self, block: Option<usize>) -> Result<Vec<SnippetDirective>, String> {
+        let mut directives = Vec::new();
+        let mut words: Vec<String> = Vec::new();
+        let mut first_line = self.line;
+        while let Some((line, token)) = self.next()? {
+            match token {
+                SnippetToken::Word(word) => {
+                    if words.is_empty() {
+                        first_line = line;
+                    }
+                    words.push(word);
+                }
+                SnippetToken::End if words.is_empty() => {}
+                SnippetToken::End => directives.extend(directive(first_line, &mut words, None)),
+                SnippetToken::BlockStart if block.is_none() && words.first().is_some_and(is_if) => {
+                    let within = self.directives(Some(line))?;
+                    directives.extend(directive(first_line, &mut words, Some(within)));
+                }
+                SnippetToken::BlockEnd if block.is_some() && words.is_empty() => {
+                    return Ok(directives);
+                }
+                SnippetToken::BlockEnd if !words.is_empty() => {
+                    return Err(unfinished(first_line, &words[0]));
+                }
+                SnippetToken::BlockStart | SnippetToken::BlockEnd => {
+                    let name = words.first().map(|name| format!("`{name}`: ")).unwrap_or_default();
+                    return Err(format!("line {line}: {name}blocks are not supported"));
+                }
             }
-            '"' | '\'' => return self.quoted(first).map(Some),
-            _ => return Ok(Some(self.plain())),
         }
-        Ok(Some(SnippetToken::End))
+        match (words.first(), block) {
+            (Some(name), _) => Err(unfinished(first_line, name)),
+            (None, Some(line)) => Err(format!("line {line}: a {{ is not closed")),
+            (None, None) => Ok(directives),
+        }
+    }
+
+    /// Returns the line of the next token, and the token; `None` at the end.
+    fn next(&mut self) -> Result<Option<(usize, SnippetToken)>, String> {
+        self.skip_blanks();
+        let line = self.line;
+        let Some(first) = self.rest.chars().next() else { return Ok(None) };
+        let token = match first {
+            ';' => SnippetToken::End,
+            '{' => SnippetToken::BlockStart,
+            '}' => SnippetToken::BlockEnd,
+            '"' | '\'' => return Ok(Some((line, self.quoted(first)?))),
+            _ => return Ok(Some((line, self.plain()))),
+        };
+        self.advance(1);
+        Ok(Some((line, token)))
     }
 
     /// Skips blanks and comments.
@@ -84,46 +98,54 @@ impl SnippetReader<'_> {
         }
     }
 
-    /// Reads a word up to a blank or the end of its directive. A backslash takes the next character as it is, but for
-    /// `n`, `r` and `t`.
+    /// Reads a word up to a blank, the end of its directive, or a block. The `{` of a variable (`${name}`) begins none.
     fn plain(&mut self) -> SnippetToken {
-        let is_end = |char: char| char.is_whitespace() || [';', '{', '}'].contains(&char);
-        self.word(is_end)
+        self.word(|char, previous| {
+            char.is_whitespace() || char == ';' || char == '{' && previous != Some('$')
+        })
     }
 
     /// Reads a word in quotes.
     fn quoted(&mut self, quote: char) -> Result<SnippetToken, String> {
         let line = self.line;
         self.advance(1);
-        let word = self.word(|char| char == quote);
+        let word = self.word(|char, _| char == quote);
         if self.rest.is_empty() {
             return Err(format!("line {line}: a {quote} is not closed"));
         }
         self.advance(1);
-        let is_separated = |next: char| next.is_whitespace() || next == ';';
+        let is_separated = |next: char| next.is_whitespace() || [';', '{', ')'].contains(&next);
         if !self.rest.chars().next().is_none_or(is_separated) {
             return Err(format!("line {}: a blank is missing after {quote}", self.line));
         }
         Ok(word)
     }
 
-    fn word(&mut self, is_end: impl Fn(char) -> bool) -> SnippetToken {
+    /// Reads a word. A backslash takes a quote or a backslash as it is, and is a control character with `n`, `r` and `t`;
+    /// before others it stays, for regular expressions.
+    fn word(&mut self, is_end: impl Fn(char, Option<char>) -> bool) -> SnippetToken {
         let mut word = String::new();
+        let mut previous = None;
         let mut characters = self.rest.char_indices();
         let mut length = self.rest.len();
         while let Some((at, char)) = characters.next() {
-            if is_end(char) {
+            if is_end(char, previous) {
                 length = at;
                 break;
             }
-            match char {
-                '\\' => word.extend(characters.next().map(|(_, escaped)| match escaped {
-                    'n' => '\n',
-                    'r' => '\r',
-                    't' => '\t',
-                    other => other,
-                })),
-                char => word.push(char),
+            previous = Some(char);
+            if char != '\\' {
+                word.push(char);
+                continue;
+            }
+            previous = None;
+            match characters.next() {
+                Some((_, 'n')) => word.push('\n'),
+                Some((_, 'r')) => word.push('\r'),
+                Some((_, 't')) => word.push('\t'),
+                Some((_, escaped @ ('"' | '\'' | '\\'))) => word.push(escaped),
+                Some((_, other)) => word.extend(['\\', other]),
+                None => word.push('\\'),
             }
         }
         self.advance(length);
@@ -137,13 +159,34 @@ impl SnippetReader<'_> {
     }
 }
 
+fn unfinished(line: usize, name: &str) -> String {
+    format!("line {line}: `{name}` does not end with `;`")
+}
+
+fn is_if(name: &String) -> bool {
+    name == "if"
+}
+
+/// Returns a directive of these words, if there are any.
+fn directive(
+    line: usize,
+    words: &mut Vec<String>,
+    block: Option<Vec<SnippetDirective>>,
+) -> Option<SnippetDirective> {
+    let mut words = std::mem::take(words).into_iter();
+    Some(SnippetDirective { line, name: words.next()?, arguments: words.collect(), block })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn texts(snippet: &str) -> Vec<String> {
-        let text =
-            |it: SnippetDirective| format!("{} {} {}", it.line, it.name, it.arguments.join("|"));
+        fn text(it: SnippetDirective) -> String {
+            let block = it.block.map(|it| it.into_iter().map(text).collect::<Vec<_>>().join(", "));
+            let block = block.map(|it| format!(" {{{it}}}")).unwrap_or_default();
+            format!("{} {} {}{block}", it.line, it.name, it.arguments.join("|"))
+        }
         parse(snippet).unwrap().into_iter().map(text).collect()
     }
 
@@ -153,7 +196,11 @@ mod tests {
         let directives =
             ["2 more_set_headers A: b c|D: \"e\"", "4 add_header X-Y|z|always", "5 deny all"];
         assert_eq!(texts(snippet), directives);
-        assert_eq!(texts(r#"a "b\"c" d\;e;"#), [r#"1 a b"c|d;e"#]);
+        assert_eq!(texts(r#"a "b\"c" d\;e;"#), [r#"1 a b"c|d\;e"#]);
+        let snippet = "if ($a = \"b c\") {\n  return 403;}\nrewrite \"^/\\d{2}\\.x$\" /${b}c;";
+        let directives = [r#"1 if ($a|=|b c|) {2 return 403}"#, r"3 rewrite ^/\d{2}\.x$|/${b}c"];
+        assert_eq!(texts(snippet), directives);
+        assert_eq!(texts("if ($a ~ ^\\w+$){break;}"), [r"1 if ($a|~|^\w+$) {1 break }"]);
         assert!(texts(" \n# only a comment").is_empty());
     }
 
@@ -161,7 +208,10 @@ mod tests {
     fn an_incomplete_directive_is_an_error_with_its_line() {
         let cases = [
             ("a b;\nc d", "line 2: `c` does not end with `;`"),
-            ("a b;\nif ($x) { c d; }", "line 2: `if`: blocks are not supported"),
+            ("a b;\nlocation /x { c d; }", "line 2: `location`: blocks are not supported"),
+            ("if ($x) {\nif ($y) { c d; } }", "line 2: `if`: blocks are not supported"),
+            ("if ($x) {\nc d; ", "line 1: a { is not closed"),
+            ("if ($x) { c d }", "line 1: `c` does not end with `;`"),
             ("a \"b;", "line 1: a \" is not closed"),
             ("a \"b\"c;", "line 1: a blank is missing after \""),
             ("}", "line 1: blocks are not supported"),
