@@ -15,6 +15,8 @@ mod proxyless;
 mod envoy;
 /// An authorizer of Envoy's protocol, with grpc-go.
 mod authorizer;
+/// OpenTelemetry's Collector, which gets traces.
+mod collector;
 /// wsproto as both ends of WebSockets: Autobahn's list of cases between every pair of HTTP versions.
 mod websocket;
 /// Sheave with HTTP/3 in front of an endpoint, for third-party clients.
