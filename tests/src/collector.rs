@@ -15,12 +15,12 @@ use crate::waiting::eventually;
 /// A server that records spans; it stops when dropped.
 pub struct TraceCollector {
     pub address: SocketAddr,
-    received: Arc<Mutex<Received>>,
+    received: Arc<Mutex<ReceivedTraces>>,
     accepting: AbortHandle,
 }
 
 #[derive(Default)]
-struct Received {
+struct ReceivedTraces {
     exports: Vec<ReceivedExport>,
     spans: Vec<ReceivedSpan>,
 }
@@ -166,7 +166,7 @@ impl TraceCollector {
     pub async fn answering(answer: &'static str) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let received = Arc::<Mutex<Received>>::default();
+        let received = Arc::<Mutex<ReceivedTraces>>::default();
         let recorded = Arc::clone(&received);
         let accepting = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -200,7 +200,7 @@ impl Drop for TraceCollector {
     }
 }
 
-impl Received {
+impl ReceivedTraces {
     fn add(&mut self, message: ExportRequest, target: String, content_type: String) {
         for group in message.resource_spans {
             let resource = group.resource.unwrap_or_default().attributes;
@@ -214,7 +214,7 @@ impl Received {
 async fn serve(
     stream: TcpStream,
     answer: &'static str,
-    received: Arc<Mutex<Received>>,
+    received: Arc<Mutex<ReceivedTraces>>,
 ) -> Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut reader = Http1Reader::new(reader);

@@ -42,7 +42,7 @@ async fn collector_understands_every_span() -> Result {
     let files = TempDirectory::new()?;
     let (output, configuration) =
         (files.path().join("traces.json"), files.path().join("collector.yaml"));
-    // The collector tells its address to nobody: a port that was free just now.
+    // The collector does not report its address, so it gets a port that was free just now.
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let settings = json!({
         "receivers": { "otlp": { "protocols": { "http": { "endpoint": address.to_string() } } } },

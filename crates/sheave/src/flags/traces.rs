@@ -25,11 +25,10 @@ pub(crate) struct TraceFlags {
     #[arg(long, value_name = "FILE", help_heading = OBSERVE)]
     pub(crate) otlp_ca: Option<PathBuf>,
 
-    /// Share of requests that are traced, 0 to 1, if their clients have not decided [default: 1, or that of
-    /// OTEL_TRACES_SAMPLER].
+    /// Share of requests that are traced, 0 to 1, if their clients have not decided.
     ///
     /// If a client sends its trace with `traceparent` or B3, its decision is followed. Requests that fail, and slow ones
-    /// (--trace-slow), are traced in any case.
+    /// (--trace-slow), are traced in any case [default: 1, or that of OTEL_TRACES_SAMPLER].
     #[arg(long, value_name = "FRACTION", value_parser = values::share, help_heading = OBSERVE)]
     pub(crate) trace_share: Option<f64>,
 

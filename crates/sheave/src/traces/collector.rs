@@ -38,7 +38,7 @@ pub(super) struct CollectorClient {
 
 /// The result of a request.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Delivery {
+pub(super) enum DeliveryResult {
     /// The collector took the spans, except this number of them.
     Accepted { rejected: u64 },
     /// The collector does not want the message, for the reason.
@@ -67,11 +67,11 @@ impl CollectorClient {
     }
 
     /// Sends a message.
-    pub(super) async fn send(&self, message: Bytes) -> Delivery {
+    pub(super) async fn send(&self, message: Bytes) -> DeliveryResult {
         let answer = timeout(self.settings.timeout, self.post(message)).await;
         match answer.unwrap_or_else(|_elapsed| Err("no answer in time".to_owned())) {
             Ok(answer) => of_answer(&answer),
-            Err(problem) => Delivery::Failed { problem, pause: None },
+            Err(problem) => DeliveryResult::Failed { problem, pause: None },
         }
     }
 
@@ -111,17 +111,17 @@ impl CollectorClient {
 }
 
 /// Interprets an answer as OTLP says.
-fn of_answer(answer: &Response<Bytes>) -> Delivery {
+fn of_answer(answer: &Response<Bytes>) -> DeliveryResult {
     let status = answer.status();
     match status.as_u16() {
-        200..=299 => Delivery::Accepted { rejected: ExportResponse::rejected(answer.body()) },
+        200..=299 => DeliveryResult::Accepted { rejected: ExportResponse::rejected(answer.body()) },
         429 | 502 | 503 | 504 => {
             let seconds = answer.headers().get(RETRY_AFTER);
             let seconds = seconds.and_then(|value| value.to_str().ok()?.trim().parse().ok());
             let pause = seconds.map(|seconds| Duration::from_secs(seconds).min(MAX_PAUSE));
-            Delivery::Failed { problem: format!("the answer has status {status}"), pause }
+            DeliveryResult::Failed { problem: format!("the answer has status {status}"), pause }
         }
-        _ => Delivery::Rejected(format!("the answer has status {status}")),
+        _ => DeliveryResult::Rejected(format!("the answer has status {status}")),
     }
 }
 
@@ -145,7 +145,7 @@ fn read_authorities(path: &std::path::Path) -> Result<Arc<RootCertStore>, String
 mod tests {
     use super::*;
 
-    fn answered(status: u16, pause: Option<&str>) -> Delivery {
+    fn answered(status: u16, pause: Option<&str>) -> DeliveryResult {
         let mut answer = Response::builder().status(status);
         if let Some(pause) = pause {
             answer = answer.header(RETRY_AFTER, pause);
@@ -155,11 +155,11 @@ mod tests {
 
     #[test]
     fn answers_are_interpreted_as_otlp_says() {
-        assert_eq!(answered(200, None), Delivery::Accepted { rejected: 0 });
-        assert!(matches!(answered(400, None), Delivery::Rejected(_)));
-        assert!(matches!(answered(301, None), Delivery::Rejected(_)));
+        assert_eq!(answered(200, None), DeliveryResult::Accepted { rejected: 0 });
+        assert!(matches!(answered(400, None), DeliveryResult::Rejected(_)));
+        assert!(matches!(answered(301, None), DeliveryResult::Rejected(_)));
         let pause = |status, text: Option<&str>| match answered(status, text) {
-            Delivery::Failed { pause, .. } => pause.map(|pause| pause.as_secs()),
+            DeliveryResult::Failed { pause, .. } => pause.map(|pause| pause.as_secs()),
             other => panic!("{other:?}"),
         };
         assert_eq!(pause(429, Some("7")), Some(7));

@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::collector::{CollectorClient, Delivery};
+use super::collector::{CollectorClient, DeliveryResult};
 use super::message::ExportRequest;
 use super::settings::TraceConfiguration;
 use crate::failure::Failure;
@@ -184,7 +184,7 @@ async fn deliver(
     let mut is_failing = was_failing;
     for tries in 1.. {
         let (problem, asked) = match client.send(message.clone()).await {
-            Delivery::Accepted { rejected } => {
+            DeliveryResult::Accepted { rejected } => {
                 let rejected = rejected.min(count);
                 add(&counts.exported, count - rejected);
                 add(&counts.rejected, rejected);
@@ -193,14 +193,14 @@ async fn deliver(
                 }
                 return false;
             }
-            Delivery::Rejected(problem) => {
+            DeliveryResult::Rejected(problem) => {
                 add(&counts.rejected, count);
                 if !is_failing {
                     tracing::warn!(%problem, "the collector rejects traces");
                 }
                 return true;
             }
-            Delivery::Failed { problem, pause } => (problem, pause),
+            DeliveryResult::Failed { problem, pause } => (problem, pause),
         };
         if !is_failing {
             tracing::warn!(%problem, "the collector does not take traces: they are dropped if that lasts");

@@ -84,7 +84,7 @@ impl TraceConfiguration {
         environment: impl Fn(&str) -> Option<String>,
         host: String,
     ) -> Result<Option<Self>, String> {
-        let environment = Environment(environment);
+        let environment = VariableReader(environment);
         let Some((url, target)) = environment.collector(flags)? else { return Ok(None) };
         let mut sampling = environment.sampling(flags)?;
         if let Some(share) = flags.trace_share {
@@ -104,9 +104,9 @@ impl TraceConfiguration {
 }
 
 /// The environment variables of OpenTelemetry's SDKs, as far as they concern traces.
-struct Environment<F>(F);
+struct VariableReader<F>(F);
 
-impl<F: Fn(&str) -> Option<String>> Environment<F> {
+impl<F: Fn(&str) -> Option<String>> VariableReader<F> {
     /// Returns the value of a variable; an empty one counts as not set.
     fn value(&self, name: &str) -> Option<String> {
         (self.0)(name).filter(|value| !value.trim().is_empty())
