@@ -24,7 +24,7 @@ pub(super) struct IncomingContext {
     pub(super) parent: Option<(TraceId, SpanId)>,
     pub(super) decision: ParentDecision,
     /// The fields from which it was read.
-    format: ContextFormat,
+    pub(super) format: ContextFormat,
 }
 
 /// The decision of the client on sampling.
@@ -37,7 +37,7 @@ pub(super) enum ParentDecision {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum ContextFormat {
+pub(super) enum ContextFormat {
     #[default]
     None,
     TraceContext,
