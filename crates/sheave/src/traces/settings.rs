@@ -48,7 +48,11 @@ impl FromStr for CollectorUrl {
         }
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         ServerName::try_from(host.as_str()).ok().ok_or_else(invalid)?;
-        let port = authority.port_u16().unwrap_or(if is_encrypted { 443 } else { 80 });
+        let port = match authority.as_str() == authority.host() {
+            true if is_encrypted => 443,
+            true => 80,
+            false => authority.port_u16().ok_or_else(invalid)?,
+        };
         let path = uri.path().trim_end_matches('/').to_owned();
         Ok(Self { is_encrypted, authority: authority.to_string(), host, port, path })
     }
