@@ -1,6 +1,6 @@
 //! Traces: spans of requests, for the endpoint's traces and for a collector.
 //!
-//! A sampled request has a [`RequestTrace`] in its filters; other requests have none. When the request is over, its spans
+//! A sampled request has a `RequestTrace` in its filters; other requests have none. When the request is over, its spans
 //! go to a batch of the worker, and from there to an exporter through a bounded channel. If the channel is full, spans
 //! are dropped and counted: no request is delayed. This module does not know how spans are exported.
 
