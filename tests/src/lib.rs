@@ -32,6 +32,8 @@ pub mod frames;
 pub mod grpc;
 /// Client of KEDA's external scaler interface.
 pub mod keda;
+/// Collector of traces.
+pub mod collector;
 /// DNS server whose records a test sets.
 pub mod dns;
 /// TCP and UDP servers without HTTP.

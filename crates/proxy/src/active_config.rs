@@ -122,6 +122,7 @@ pub(crate) struct ActiveListener {
     /// The port that clients connect to.
     pub(crate) public_port: u16,
     pub(crate) client: Arc<ClientSettings>,
+    pub(crate) head_treatment: HeadTreatment,
     pub(crate) protocol: ListenerProtocol,
     /// TLS by server name; if present, every connection begins with TLS.
     pub(crate) sni_table: Option<Arc<SniTable>>,
@@ -133,6 +134,30 @@ pub(crate) struct ActiveListener {
     pub(crate) consumer_routes: BTreeMap<Arc<str>, RouteTable>,
     /// Networks of the clients that may connect; `None`: all.
     pub(crate) sources: Option<Arc<[IpNet]>>,
+}
+
+/// The treatment of the heads of requests, decided once for the listener, so that most requests need one check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeadTreatment {
+    /// Forwarding fields are added.
+    Described,
+    /// Forwarding fields are added, and the request may be traced.
+    DescribedAndTraced,
+    /// The head is forwarded as it is, or with the client's address.
+    Unchanged,
+    /// The head is forwarded so, and the request may be traced.
+    UnchangedAndTraced,
+}
+
+impl HeadTreatment {
+    pub(crate) fn of(settings: &ClientSettings, is_traced: bool) -> Self {
+        match (settings.forwards_unchanged, is_traced) {
+            (false, false) => Self::Described,
+            (false, true) => Self::DescribedAndTraced,
+            (true, false) => Self::Unchanged,
+            (true, true) => Self::UnchangedAndTraced,
+        }
+    }
 }
 
 /// HTTP/3 at a listener.

@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::accept::bind::TcpOrUdpSocket;
 use crate::active_config::{
-    ActiveConfig, ActiveListener, BoundListener, ListenerHttp3, Route, StateRegistry,
+    ActiveConfig, ActiveListener, BoundListener, HeadTreatment, ListenerHttp3, Route, StateRegistry,
 };
 use crate::affinity::AffinityKey;
 use crate::alt_svc;
@@ -39,6 +39,7 @@ use crate::lease_signal::LeaseSignal;
 use crate::mutex::lock;
 use crate::observe::{self, log_buffer};
 use crate::resources::ResourceBudgets;
+use crate::trace::TraceSettings;
 use crate::worker::{self, DrainStage, ProxyState, Worker, WorkerCommand};
 
 /// Binding of addresses.
@@ -68,6 +69,8 @@ pub struct ProxySettings {
     pub access_log: Option<AccessLog>,
     /// True if histograms keep the trace IDs that clients send as exemplars.
     pub exemplars: bool,
+    /// Traces of requests; `None`: requests are not traced.
+    pub traces: Option<TraceSettings>,
     /// Bytes of memory that the process may have; `None`: memory is not limited.
     pub memory_limit: Option<u64>,
     /// File descriptors that the process may have; `None`: they are not limited.
@@ -286,6 +289,7 @@ impl Proxy {
         let state = ProxyState::new(
             senders,
             settings.exemplars,
+            settings.traces.as_ref().map(|traces| Arc::clone(&traces.counts)),
             Arc::clone(&budgets),
             interception,
             leases.clone(),
@@ -301,9 +305,12 @@ impl Proxy {
         }
         for (index, commands) in receivers.into_iter().enumerate() {
             let (shared, writer) = (Arc::clone(&shared), writer.clone());
+            let traces = settings.traces.clone();
             let work = move || {
                 let log = log_buffer::AccessLogBuffer::new(sample, writer);
-                if let Err(error) = worker::run::run(Worker::new(index, shared, log), commands) {
+                if let Err(error) =
+                    worker::run::run(Worker::new(index, shared, log, traces), commands)
+                {
                     tracing::error!(worker = index, %error, "worker failed");
                 }
             };
@@ -367,6 +374,7 @@ impl Proxy {
         let SnapshotBinding { listeners, sockets, groups, errors, .. } = binding;
         let tls = snapshot.listeners.iter().map(|it| it.tls.as_deref());
         let mut sni_tables = control.server_tls.sni_tables(tls);
+        let is_traced = self.shared.trace_counts.is_some();
         let mut listener = |place: usize, (index, bound): (usize, Arc<BoundListener>)| {
             let requested = &snapshot.listeners[index];
             let public_port = requested.public_port.unwrap_or_else(|| bound.address.port());
@@ -376,6 +384,7 @@ impl Proxy {
                 public_port,
                 bound,
                 client: Arc::clone(&requested.client),
+                head_treatment: HeadTreatment::of(&requested.client, is_traced),
                 protocol: requested.protocol.clone(),
                 sni_table: sni_tables[index].take(),
                 http3: http3.map(|settings| {

@@ -249,6 +249,12 @@ impl Failure {
         self.attributes().is_overload
     }
 
+    /// True if the request failed by what its client asked for or did.
+    pub(crate) fn is_of_client(self) -> bool {
+        let error = self.attributes().proxy_error;
+        matches!(error, "http_request_error" | "http_request_denied" | "destination_not_found")
+    }
+
     /// The description that the client gets, in `Proxy-Status` and in the body.
     pub(crate) fn details(self) -> &'static str {
         self.attributes().details

@@ -16,6 +16,7 @@ use gateway::snapshot::{
 use crate::failure::Failure;
 use crate::rate_limit::{RateLimitRejection, RateLimiter};
 use crate::scratch::ReplayReservation;
+use crate::trace::RequestTrace;
 
 /// Header modification.
 pub(crate) mod headers;
@@ -58,6 +59,8 @@ pub(crate) struct RequestFilters {
     pub(crate) has_changed_request: bool,
     /// Content coding that the client prefers, as it sent the request. `None`: responses are not compressed.
     preference: Option<CodingPreference>,
+    /// The trace of the request; `None`: it is not traced.
+    pub(crate) trace: Option<Box<RequestTrace>>,
 }
 
 impl RequestFilters {
@@ -84,7 +87,23 @@ impl RequestFilters {
             keeps_path: false,
             has_changed_request: false,
             preference,
+            trace: None,
         })
+    }
+
+    /// Returns the filters of a request to which none applies, but which is traced.
+    pub(crate) fn without_changes(rule: &Arc<Rule>) -> Self {
+        Self {
+            rule: Arc::clone(rule),
+            target: None,
+            origin: None,
+            rejection: None,
+            authorizer_fields: Vec::new(),
+            body_reservation: None,
+            has_changed_request: true,
+            preference: None,
+            trace: None,
+        }
     }
 
     /// Checks if a client with this address may send the request.

@@ -137,6 +137,8 @@ mod limit_exchange;
 mod ticket_keys;
 /// Metrics and the access log.
 pub mod observe;
+/// Traces: spans of requests.
+pub mod trace;
 /// The handle on the control side.
 mod control;
 

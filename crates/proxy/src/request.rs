@@ -15,7 +15,7 @@ use codec::head::{BodyFraming, RequestHead};
 use gateway::snapshot::{BackendSettings, EndpointProtocol, Rule, RuleTarget};
 
 use crate::accept::client::{ClientConnection, WaitInterrupt};
-use crate::active_config::{ActiveListener, WorkerConfig};
+use crate::active_config::{ActiveListener, HeadTreatment, WorkerConfig};
 use crate::address_share::AddressPlace;
 use crate::affinity::SessionAffinity;
 use crate::backend::{self, BackendRef, Slot, SlotAdmission};
@@ -45,6 +45,7 @@ use crate::request_path::path_rules;
 use crate::request_rules::{self, MAX_REROUTES, RuleStep};
 use crate::retry::{self, NextAttempt, RetryState};
 use crate::routed_request::RoutedRequest;
+use crate::trace::{self, AttemptEnd};
 use crate::worker::Worker;
 
 /// Serves the request whose head `exchange` holds.
@@ -121,7 +122,7 @@ async fn forward(context: &mut RequestContext<'_>) -> Result<ConnectionOutcome, 
     let mut policy = request_policy(context, &active_config, listener, rule, &backend);
     policy.ready = ready;
     grpc::begin_call(context.exchange, &mut policy, context.record.started);
-    prepare(context, &policy)?;
+    prepare(context, &policy, listener.head_treatment)?;
     if let Some(priorities) = policy.backend_settings().queue_priority.clone() {
         let request = &context.exchange.request;
         policy.priority = priority::of_request(worker, &backend, &priorities, rule, request);
@@ -129,6 +130,7 @@ async fn forward(context: &mut RequestContext<'_>) -> Result<ConnectionOutcome, 
     grpc::translate_upload(context.exchange);
     if request_body::has_to_arrive(context, &policy) {
         request_body::receive(context, &mut policy, &backend).await?;
+        trace::resume(context.exchange, policy.ready);
     }
 
     let context = &mut context.with_policy(&policy);
@@ -140,6 +142,7 @@ async fn forward(context: &mut RequestContext<'_>) -> Result<ConnectionOutcome, 
     let attempt = loop {
         if let Some(pause) = retries.take_backoff() {
             retry::wait_backoff(context, pause).await?;
+            trace::resume(context.exchange, clock::now());
         }
         let tried = retries.tried();
         let (slot, fresh) = match next {
@@ -150,9 +153,17 @@ async fn forward(context: &mut RequestContext<'_>) -> Result<ConnectionOutcome, 
         grpc::update_timeout(context.exchange, policy.started, slot.started);
         let history = AttemptHistory { fresh, tried };
         next = match attempt::attempt(context, slot, history).await {
-            Err(failed_attempt) => retries.after_failure(context, failed_attempt)?,
+            Err(failed_attempt) => {
+                let failure = failed_attempt.failure;
+                let next = retries.after_failure(context, failed_attempt)?;
+                trace::end_attempt(context, AttemptEnd::Failure(failure));
+                next
+            }
             Ok(attempt) if retries.should_retry_response(context) => {
-                retries.discard_response(context, attempt)
+                let end = AttemptEnd::Discarded(context.exchange.response.status);
+                let next = retries.discard_response(context, attempt);
+                trace::end_attempt(context, end);
+                next
             }
             Ok(attempt) => break attempt,
         };
@@ -160,6 +171,9 @@ async fn forward(context: &mut RequestContext<'_>) -> Result<ConnectionOutcome, 
     context.exchange.upload.drop_replay();
     if let Some(filters) = &mut context.exchange.filters {
         filters.body_reservation = None;
+        if let Some(trace) = &mut filters.trace {
+            trace.note_head(&attempt, context.exchange.response.status, policy.endpoint_protocol);
+        }
     }
     relay::relay(context, attempt).await
 }
@@ -171,8 +185,11 @@ fn clean(
     request: &mut RequestHead,
 ) -> Result<(), Failure> {
     let settings = &listener.client;
-    if !settings.forwards_unchanged {
-        forwarded::remove_untrusted_fields(&mut request.fields, &client.origin, settings);
+    match listener.head_treatment {
+        HeadTreatment::Described | HeadTreatment::DescribedAndTraced => {
+            forwarded::remove_untrusted_fields(&mut request.fields, &client.origin, settings);
+        }
+        HeadTreatment::Unchanged | HeadTreatment::UnchangedAndTraced => {}
     }
     request.normalise_path(path_rules(settings.path)).map_err(|bad| {
         request.keep_alive = false;
@@ -408,23 +425,23 @@ fn endpoint_protocol(context: &RequestContext<'_>, settings: &BackendSettings) -
 }
 
 /// Prepares the request for sending: rewrites its head and sets up its body for the endpoint's protocol.
-fn prepare(context: &mut RequestContext<'_>, policy: &RequestPolicy<'_>) -> Result<(), Failure> {
-    let Exchange { request, filters: filtering, upload, owes_continue, .. } = context.exchange;
+fn prepare(
+    context: &mut RequestContext<'_>,
+    policy: &RequestPolicy<'_>,
+    treatment: HeadTreatment,
+) -> Result<(), Failure> {
+    let Exchange { request, filters: filtering, .. } = &*context.exchange;
     let of_rule = filtering.as_ref().and_then(RequestFilters::max_body_bytes);
     let most = of_rule.or(policy.client.max_body_bytes).unwrap_or(u64::MAX);
     if matches!(request.framing, BodyFraming::Length(length) if length > most) {
         return Err(Failure::BodyTooLarge);
     }
-    if !policy.client.forwards_unchanged {
-        forwarded::add_forwarding_fields(
-            request,
-            &context.client.origin,
-            policy.client,
-            &mut context.worker.rng.borrow_mut(),
-        );
-    } else if policy.client.appends_forwarded_for {
-        forwarded::append_forwarded_for(&mut request.fields, &context.client.origin);
+    if treatment == HeadTreatment::Described {
+        add_forwarding_fields(context, policy);
+    } else {
+        treat_head(context, policy, treatment);
     }
+    let Exchange { request, filters: filtering, upload, owes_continue, .. } = context.exchange;
     if let Some(filtering) = filtering {
         filtering.change_request(request);
     }
@@ -435,6 +452,37 @@ fn prepare(context: &mut RequestContext<'_>, policy: &RequestPolicy<'_>) -> Resu
     upload.set_max_body_bytes(most);
     upload.keep_for_replay(&context.worker.replay_budget, listener);
     Ok(())
+}
+
+fn add_forwarding_fields(context: &mut RequestContext<'_>, policy: &RequestPolicy<'_>) {
+    let rng = &mut context.worker.rng.borrow_mut();
+    let request = &mut context.exchange.request;
+    forwarded::add_forwarding_fields(request, &context.client.origin, policy.client, rng);
+}
+
+/// Adds the fields of a request whose listener forwards heads unchanged, or which may be traced.
+#[inline(never)]
+fn treat_head(
+    context: &mut RequestContext<'_>,
+    policy: &RequestPolicy<'_>,
+    treatment: HeadTreatment,
+) {
+    match treatment {
+        HeadTreatment::Described => {}
+        HeadTreatment::DescribedAndTraced => {
+            add_forwarding_fields(context, policy);
+            trace::begin(context, policy, true);
+        }
+        HeadTreatment::Unchanged | HeadTreatment::UnchangedAndTraced => {
+            if policy.client.appends_forwarded_for {
+                let fields = &mut context.exchange.request.fields;
+                forwarded::append_forwarded_for(fields, &context.client.origin);
+            }
+            if treatment == HeadTreatment::UnchangedAndTraced {
+                trace::begin(context, policy, false);
+            }
+        }
+    }
 }
 
 /// Sets up the upload in the endpoint's protocol. For HTTP/1.1 the upload also carries the head, as bytes.

@@ -33,6 +33,7 @@ use crate::observe::log_buffer::AccessLogBuffer;
 use crate::reachability::outages::OutageList;
 use crate::resources::ResourceBudgets;
 use crate::scratch::{ReplayBudget, ScratchMemory};
+use crate::trace::{SpanBuffer, TraceExportCounts, TraceSettings};
 
 /// The loop of a worker.
 pub(crate) mod run;
@@ -46,6 +47,8 @@ pub(crate) struct ProxyState {
     pub(crate) workers: Box<[WorkerHandle]>,
     /// True if histograms keep trace IDs as exemplars.
     pub(crate) exemplars: bool,
+    /// Counts of the exporter of traces; `None`: requests are not traced.
+    pub(crate) trace_counts: Option<Arc<TraceExportCounts>>,
     /// True if the rates of routes are averaged, and reported to other replicas.
     pub(crate) averages_routes: AtomicBool,
     /// Number of replicas over which caps are divided.
@@ -124,6 +127,10 @@ pub(crate) struct Worker {
     pub(crate) scratch: ScratchMemory,
     pub(crate) rng: RefCell<Rng>,
     pub(crate) access_log: AccessLogBuffer,
+    /// `None`: requests are not traced.
+    pub(crate) traces: Option<SpanBuffer>,
+    /// True if requests are logged or traced.
+    pub(crate) records_requests: bool,
     pub(crate) replay_budget: Rc<ReplayBudget>,
     pub(crate) mirrors: MirrorLimiter,
     pub(crate) encoders: EncoderLimiter,
@@ -170,6 +177,7 @@ impl ProxyState {
     pub(crate) fn new(
         commands: Vec<UnboundedSender<WorkerCommand>>,
         exemplars: bool,
+        trace_counts: Option<Arc<TraceExportCounts>>,
         budgets: Arc<ResourceBudgets>,
         interception: InterceptionState,
         leases: Option<Arc<LeaseSignal>>,
@@ -186,6 +194,7 @@ impl ProxyState {
             config: ConfigCell::new(ActiveConfig::default()),
             workers: commands.into_iter().map(handle).collect(),
             exemplars,
+            trace_counts,
             averages_routes: AtomicBool::new(false),
             replicas: AtomicUsize::new(1),
             health_waker: HealthWaker::default(),
@@ -238,14 +247,22 @@ impl WorkerHandle {
 }
 
 impl Worker {
-    pub(crate) fn new(index: usize, shared: Arc<ProxyState>, access_log: AccessLogBuffer) -> Self {
+    pub(crate) fn new(
+        index: usize,
+        shared: Arc<ProxyState>,
+        access_log: AccessLogBuffer,
+        traces: Option<TraceSettings>,
+    ) -> Self {
+        let traces = traces.map(|settings| SpanBuffer::new(settings, shared.workers.len()));
         let config = RefCell::new(Rc::new(WorkerConfig::new(&shared.config)));
         let quic = quic::QuicDialer::new(clock::quic_now);
         Self {
             index,
             scratch: ScratchMemory::new(&shared.budgets),
             rng: RefCell::new(Rng::new(seed(index))),
+            records_requests: access_log.is_active() || traces.is_some(),
             access_log,
+            traces,
             replay_budget: ReplayBudget::of_requests(),
             mirrors: MirrorLimiter::default(),
             encoders: EncoderLimiter::default(),
@@ -324,6 +341,14 @@ impl Worker {
             self.date.set((second, text));
         }
         text
+    }
+
+    /// Hands the lines of the access log and the spans on.
+    pub(crate) fn flush_records(&self) {
+        self.access_log.flush(self.counters());
+        if let Some(traces) = &self.traces {
+            traces.flush(self.counters());
+        }
     }
 
     /// Counts a request that a connection has served; `seen` is the tick of the connection's previous request.

@@ -76,6 +76,7 @@ fn start(snapshot: &Snapshot) -> Proxy {
         workers: NonZeroUsize::new(1).unwrap(),
         access_log: None,
         exemplars: false,
+        traces: None,
         memory_limit: None,
         max_descriptors: None,
         affinity_key: None,

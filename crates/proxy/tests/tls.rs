@@ -47,6 +47,7 @@ impl ProxyFixture {
             workers: NonZeroUsize::new(2).unwrap(),
             access_log: None,
             exemplars: false,
+            traces: None,
             memory_limit: None,
             max_descriptors: None,
             affinity_key: None,

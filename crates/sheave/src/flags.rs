@@ -16,6 +16,8 @@ mod kubectl;
 mod l4_agent;
 /// Flags of the xDS server.
 mod xds;
+/// Flags of traces.
+mod traces;
 /// Kubernetes objects built from `--listen` and `--to`.
 mod shorthand;
 
@@ -37,6 +39,7 @@ pub(crate) use kubectl::{
 pub(crate) use l4_agent::{DeliveryChoice, L4Flags};
 pub(crate) use metrics_api::MetricsApiFlags;
 pub(crate) use replicas::{CutOffRule, ReplicaFlags};
+pub(crate) use traces::TraceFlags;
 pub(crate) use transparent::TransparentFlags;
 pub(crate) use values::{
     AdminAddress, ListenUrl, LoggedShare, MemoryLimit, PortRange, ServiceTemplate, ToAddress,
@@ -271,6 +274,9 @@ pub(crate) struct ServeFlags {
     /// trace that fell into it.
     #[arg(long, help_heading = OBSERVE)]
     pub(crate) exemplars: bool,
+
+    #[command(flatten)]
+    pub(crate) traces: TraceFlags,
 
     /// Format of log events on standard error.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text, help_heading = OBSERVE)]

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Request, Response};
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::body::Bytes;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::{Body, Bytes};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use rustls::ClientConfig;
+use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -38,7 +38,7 @@ pub(crate) async fn connect(addresses: &[IpAddr], port: u16) -> Result<TcpStream
 /// Sends a request, and returns the answer with at most this number of bytes of its body, if it `takes` the head.
 pub(crate) async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    request: Request<Empty<Bytes>>,
+    request: Request<impl Body<Data = Bytes, Error = Infallible> + Send + 'static>,
     max_body_bytes: usize,
     takes: impl FnOnce(&http::response::Parts) -> Result<(), String>,
 ) -> Result<Response<Bytes>, String> {
@@ -67,9 +67,14 @@ pub(crate) async fn exchange(
 
 /// Returns TLS with the authorities that the machine trusts.
 pub(crate) fn client_config() -> Result<Arc<ClientConfig>, String> {
+    client_config_with(proxy::system_roots())
+}
+
+/// Returns TLS with these authorities.
+pub(crate) fn client_config_with(roots: Arc<RootCertStore>) -> Result<Arc<ClientConfig>, String> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder =
         ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let builder = builder.map_err(|error| error.to_string())?;
-    Ok(Arc::new(builder.with_root_certificates(proxy::system_roots()).with_no_client_auth()))
+    Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
 }

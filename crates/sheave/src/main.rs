@@ -32,6 +32,8 @@ mod probe;
 mod files;
 /// A Kubernetes cluster as a source of objects.
 mod cluster;
+/// Traces of requests, for a collector.
+mod traces;
 /// Transparent mode: connections to Services, taken on their way.
 mod transparent;
 /// Events of Services of type LoadBalancer.

@@ -1,6 +1,7 @@
 //! `sheave serve`: one thread that watches the sources, serves the admin API and handles signals, beside the workers of
 //! the data plane.
 
+use std::env;
 use std::fs::File;
 use std::future::pending;
 use std::io::{self, Read};
@@ -16,6 +17,7 @@ use ::xds::ResourcePublisher;
 use anyhow::Context;
 use gateway::{ApiObject, LoadBalancerSettings, TranslationSettings};
 use kube::{EventRecorder, OwnSecret};
+use proxy::trace::TraceSettings;
 use proxy::{AccessLog, Proxy, ProxySettings};
 use tokio::runtime;
 use tokio::sync::watch;
@@ -42,6 +44,7 @@ use crate::scaler;
 use crate::self_signed;
 use crate::shutdown::Shutdown;
 use crate::signals::{ProcessSignals, SignalRequest};
+use crate::traces::{TraceConfiguration, TraceExporter};
 use crate::transparent::{AgentHandle, PreparedAgent};
 use crate::upgrade::{InheritedSockets, ProcessSocket, ProcessSuccession};
 use crate::xds::{self, PreparedServer};
@@ -52,17 +55,31 @@ pub(crate) fn run(flags: ServeFlags) -> Result<(), Failure> {
         return Err(Failure::input(conflict));
     }
     let log = log::start(flags.log_format)?;
+    let (exporter, traces) = match trace_configuration(&flags)? {
+        Some(configuration) => {
+            let (exporter, settings) = TraceExporter::start(configuration)?;
+            (Some(exporter), Some(settings))
+        }
+        None => (None, None),
+    };
     let control = runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the control thread")?;
-    let result = control.block_on(serve(flags, log.dropped()));
+    let result = control.block_on(serve(flags, traces, log.dropped()));
     // A drain that a second signal cuts short still blocks a thread of its own; do not wait for it.
     control.shutdown_background();
+    if let Some(exporter) = exporter {
+        exporter.finish();
+    }
     result
 }
 
-async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<(), Failure> {
+async fn serve(
+    flags: ServeFlags,
+    traces: Option<TraceSettings>,
+    dropped_events: Arc<DroppedEvents>,
+) -> Result<(), Failure> {
     let mut signals = ProcessSignals::new().context("cannot handle signals")?;
     let prepared = PreparedAgent::open(&flags).await?;
     let agent = prepared.as_ref().map(PreparedAgent::handle);
@@ -73,7 +90,7 @@ async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<
     };
     process::raise_max_descriptors();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "sheave starts");
-    let settings = proxy_settings(&flags, agent.as_ref())?;
+    let settings = ProxySettings { traces, ..proxy_settings(&flags, agent.as_ref())? };
     let proxy = Arc::new(Proxy::start(settings).context("cannot start the workers")?);
     let (report, reported) = watch::channel(ProcessReport::new());
     let (mut succession, inherited) = match &flags.upgrade_socket {
@@ -371,6 +388,13 @@ fn translation_settings(flags: &ServeFlags, agent: Option<&AgentHandle>) -> Tran
     settings
 }
 
+/// Returns the settings of traces; `None`: there is no collector.
+fn trace_configuration(flags: &ServeFlags) -> Result<Option<TraceConfiguration>, Failure> {
+    let variable = |name: &str| env::var(name).ok();
+    let configuration = TraceConfiguration::new(&flags.traces, variable, process::host_name());
+    configuration.map_err(Failure::input)
+}
+
 fn proxy_settings(
     flags: &ServeFlags,
     agent: Option<&AgentHandle>,
@@ -386,6 +410,7 @@ fn proxy_settings(
         workers,
         access_log,
         exemplars: flags.exemplars,
+        traces: None,
         affinity_key,
         interceptor: agent.map(AgentHandle::interceptor),
         leases_slots: flags.replica.lease_slots,

@@ -155,6 +155,7 @@ fn start_proxy(
         workers: NonZeroUsize::MIN,
         access_log: Some(AccessLog { sample: 1.0, output: Box::new(std::io::sink()) }),
         exemplars: true,
+        traces: None,
         memory_limit: None,
         max_descriptors: None,
         affinity_key: Some(vec![7; 32]),

@@ -17,6 +17,8 @@ mod envoy;
 mod prometheus;
 /// An authorizer of Envoy's protocol, with grpc-go.
 mod authorizer;
+/// OpenTelemetry's Collector, which gets traces.
+mod collector;
 /// wsproto as both ends of WebSockets: Autobahn's list of cases between every pair of HTTP versions.
 mod websocket;
 /// Sheave with HTTP/3 in front of an endpoint, for third-party clients.

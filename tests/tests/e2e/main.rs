@@ -13,6 +13,8 @@ mod protocols;
 mod cli;
 /// Admin address: health, metrics and state.
 mod admin;
+/// Traces of requests, as a collector gets them.
+mod traces;
 /// The dashboard, and the paths that it asks.
 mod dashboard;
 /// Deployment files: they match the metrics, flags and version of the binary.

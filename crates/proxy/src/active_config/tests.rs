@@ -137,6 +137,7 @@ fn listener(kinds: &ListenerKinds) -> ActiveListener {
         bound: Arc::new(BoundListener::new(0, TransportProtocol::Tcp, address, address, 1)),
         public_port: 443,
         client: Arc::default(),
+        head_treatment: HeadTreatment::Described,
         protocol: ListenerProtocol::Http(routes),
         sni_table: ServerTlsConfigs::default().sni_tables([Some(&tls)].into_iter()).remove(0),
         http3: None,

@@ -19,7 +19,8 @@ use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::grpc::GrpcCall;
 use crate::observe::json_line::JsonLine;
-use crate::observe::{RouteCounters, sampled_trace};
+use crate::observe::{AttributeSink, RouteCounters, sampled_trace};
+use crate::trace;
 use crate::worker::Worker;
 
 /// The record of one request, complete when the request is over.
@@ -36,10 +37,11 @@ pub(crate) struct AccessRecord {
     /// Place in the queue, counted from 1, when the request began to wait; 0: it did not wait.
     pub(crate) queue_position: u32,
     /// True if the call counts as a long stream.
-    is_long: bool,
-    endpoint: Option<std::net::SocketAddr>,
-    attempts: u32,
-    queued: Duration,
+    pub(crate) is_long: bool,
+    pub(crate) endpoint: Option<std::net::SocketAddr>,
+    pub(crate) attempts: u32,
+    /// Time in the queue, before all attempts together.
+    pub(crate) queued: Duration,
 }
 
 impl AccessRecord {
@@ -110,10 +112,23 @@ impl AccessRecord {
         let listener = &client.bound.counters[worker.index];
         listener.received_bytes.add(exchange.upload.body_bytes);
         listener.sent_bytes.add(exchange.download.body_bytes);
+        if worker.records_requests {
+            self.write(worker, client, exchange);
+        }
+    }
+
+    /// Logs the request, and records its trace, if it is sampled.
+    #[inline(never)]
+    fn write(&self, worker: &Worker, client: &ClientConnection, exchange: &Exchange) {
         if worker.access_log.should_log(&mut worker.rng.borrow_mut()) {
-            let describe = |line: &mut JsonLine<'_>| self.describe(line, worker, client, exchange);
+            let describe = |line: &mut JsonLine<'_>| {
+                line.plain("timestamp", humantime::format_rfc3339_micros(clock::wall()));
+                line.seconds("duration_seconds", self.duration(client).as_secs_f64());
+                self.describe(line, worker, client, exchange);
+            };
             worker.access_log.write(describe, worker.counters());
         }
+        trace::finish(self, worker, client, exchange);
     }
 
     /// Returns the time from the request's arrival to the end of its response.
@@ -121,14 +136,14 @@ impl AccessRecord {
         client.last_event_at.saturating_since(self.started)
     }
 
-    fn route(&self) -> Option<&Route> {
+    pub(crate) fn route(&self) -> Option<&Route> {
         self.config.as_ref()?.routes.get(self.rule?).map(Arc::as_ref)
     }
 
-    /// Writes the line; the keys follow OpenTelemetry's semantic conventions for HTTP.
-    fn describe(
+    /// Describes the request; the keys follow OpenTelemetry's semantic conventions for HTTP.
+    pub(crate) fn describe(
         &self,
-        line: &mut JsonLine<'_>,
+        line: &mut impl AttributeSink,
         worker: &Worker,
         client: &ClientConnection,
         exchange: &Exchange,
@@ -136,8 +151,6 @@ impl AccessRecord {
         let active_config = worker.config();
         let listener = client.listener(&active_config);
         let request = &exchange.request;
-        line.plain("timestamp", humantime::format_rfc3339_micros(clock::wall()));
-        line.number("duration_seconds", self.duration(client).as_secs_f64());
         describe_client(line, client, listener, request);
         if !request.method_bytes().is_empty() {
             line.plain("url.scheme", client.origin.scheme.text());
@@ -146,9 +159,9 @@ impl AccessRecord {
         if let Some(call) = &exchange.grpc_call {
             describe_call(line, request, call, self.failure);
         }
-        line.number("http.request.body.size", exchange.upload.body_bytes);
-        line.number("http.response.status_code", self.status);
-        line.number("http.response.body.size", exchange.download.body_bytes);
+        line.integer("http.request.body.size", exchange.upload.body_bytes);
+        line.integer("http.response.status_code", self.status);
+        line.integer("http.response.body.size", exchange.download.body_bytes);
         if let Some(failure) = self.failure {
             line.plain("error.type", failure.attributes().label);
             if let Failure::InvalidToken(fault) = failure {
@@ -166,11 +179,11 @@ impl AccessRecord {
         }
         if let Some(endpoint) = self.endpoint {
             line.plain("sheave.endpoint", endpoint);
-            line.number("sheave.attempts", self.attempts);
+            line.integer("sheave.attempts", self.attempts);
         }
-        line.number("sheave.queue_seconds", self.queued.as_secs_f64());
+        line.seconds("sheave.queue_seconds", self.queued.as_secs_f64());
         if self.queue_position > 0 {
-            line.number("sheave.queue_position", self.queue_position);
+            line.integer("sheave.queue_position", self.queue_position);
         }
     }
 }
@@ -190,7 +203,7 @@ fn keep_exemplar(
 
 /// Writes the client's address, as trusted proxies report it, and the peer's.
 fn describe_client(
-    line: &mut JsonLine<'_>,
+    line: &mut impl AttributeSink,
     client: &ClientConnection,
     listener: Option<&ActiveListener>,
     request: &RequestHead,
@@ -200,18 +213,18 @@ fn describe_client(
         Some(address) => line.plain("client.address", address),
         None => {
             line.plain("client.address", client.origin.address_text());
-            line.number("client.port", client.peer.port());
+            line.integer("client.port", client.peer.port());
         }
     }
     line.plain("network.peer.address", client.current_peer.ip().to_canonical());
-    line.number("network.peer.port", client.current_peer.port());
+    line.integer("network.peer.port", client.current_peer.port());
     if let Some(version) = client.tls_info.as_ref().and_then(|tls_info| tls_info.version) {
         line.plain("tls.protocol.version", version);
     }
 }
 
 /// Writes the method, the URL and the protocol.
-fn describe_request(line: &mut JsonLine<'_>, request: &RequestHead) {
+fn describe_request(line: &mut impl AttributeSink, request: &RequestHead) {
     match request.method {
         RequestMethod::Other => {
             line.plain("http.request.method", "_OTHER");
@@ -230,7 +243,7 @@ fn describe_request(line: &mut JsonLine<'_>, request: &RequestHead) {
     line.text("server.address", request.host());
     let port = request.authority().get(request.host().len() + 1..);
     if let Some(port) = port.and_then(|port| str::from_utf8(port).ok()?.parse::<u16>().ok()) {
-        line.number("server.port", port);
+        line.integer("server.port", port);
     }
     let mut target = request.original_target().splitn(2, |byte| *byte == b'?');
     line.text("url.path", target.next().unwrap_or_default());
@@ -250,7 +263,7 @@ fn describe_request(line: &mut JsonLine<'_>, request: &RequestHead) {
 
 /// Writes the gRPC service, method and status; the path of a call is `/service/method`.
 fn describe_call(
-    line: &mut JsonLine<'_>,
+    line: &mut impl AttributeSink,
     request: &RequestHead,
     call: &GrpcCall,
     failure: Option<Failure>,
@@ -261,7 +274,7 @@ fn describe_call(
         line.text("rpc.service", service);
         line.text("rpc.method", method);
     }
-    line.number("rpc.grpc.status_code", call.code(failure).number());
+    line.integer("rpc.grpc.status_code", call.code(failure).number());
 }
 
 fn version(version: HttpVersion) -> &'static str {

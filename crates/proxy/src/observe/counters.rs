@@ -21,6 +21,7 @@ use crate::external_auth::AuthorizationOutcome;
 use crate::failure::Failure;
 use crate::mirror::MirrorOutcome;
 use crate::observe::{ExemplarStore, HistogramData};
+use crate::trace::TraceReason;
 
 /// A counter that one thread increments and any thread reads.
 #[derive(Default)]
@@ -258,6 +259,12 @@ pub(crate) struct WorkerCounters {
     pub(crate) moved_in: SingleWriterCounter,
     pub(crate) replay_refused: SingleWriterCounter,
     pub(crate) log_dropped: SingleWriterCounter,
+    /// Traced requests by [`TraceReason`].
+    pub(crate) traces: [SingleWriterCounter; TraceReason::ALL.len()],
+    /// Requests that were not traced because there were too many traces.
+    pub(crate) traces_limited: SingleWriterCounter,
+    /// Spans dropped because too many waited for the exporter.
+    pub(crate) spans_dropped: SingleWriterCounter,
     /// Idle client connections closed to free their descriptors.
     pub(crate) idle_connections_shed: SingleWriterCounter,
     /// Pauses in accepting connections, by `AcceptPause`.
@@ -288,6 +295,9 @@ impl WorkerCounters {
             moved_in: SingleWriterCounter::default(),
             replay_refused: SingleWriterCounter::default(),
             log_dropped: SingleWriterCounter::default(),
+            traces: std::array::from_fn(|_| SingleWriterCounter::default()),
+            traces_limited: SingleWriterCounter::default(),
+            spans_dropped: SingleWriterCounter::default(),
             idle_connections_shed: SingleWriterCounter::default(),
             accept_pauses: std::array::from_fn(|_| SingleWriterCounter::default()),
             http2_ended: std::array::from_fn(|_| SingleWriterCounter::default()),

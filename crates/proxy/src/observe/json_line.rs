@@ -5,6 +5,8 @@
 use std::fmt::Display;
 use std::io::Write;
 
+use crate::observe::AttributeSink;
+
 /// A line that is being written; each value is appended at once.
 pub(crate) struct JsonLine<'o> {
     out: &'o mut Vec<u8>,
@@ -21,34 +23,7 @@ impl<'o> JsonLine<'o> {
         self.out.extend_from_slice(if self.before == b'{' { b"{}\n" } else { b"}\n" });
     }
 
-    /// Writes text that needs no escapes: addresses, times, fixed words.
-    pub(crate) fn plain(&mut self, key: &str, text: impl Display) {
-        self.key(key);
-        self.out.push(b'"');
-        self.display(text);
-        self.out.push(b'"');
-    }
-
-    /// Writes untrusted text; invalid UTF-8 becomes U+FFFD.
-    pub(crate) fn text(&mut self, key: &str, text: &[u8]) {
-        self.key(key);
-        self.quote(text);
-    }
-
-    /// Writes untrusted texts as one array.
-    pub(crate) fn texts<'t>(&mut self, key: &str, texts: impl Iterator<Item = &'t [u8]>) {
-        self.key(key);
-        self.out.push(b'[');
-        for (place, text) in texts.enumerate() {
-            if place > 0 {
-                self.out.push(b',');
-            }
-            self.quote(text);
-        }
-        self.out.push(b']');
-    }
-
-    pub(crate) fn number(&mut self, key: &str, number: impl Display) {
+    fn number(&mut self, key: &str, number: impl Display) {
         self.key(key);
         self.display(number);
     }
@@ -87,6 +62,40 @@ impl<'o> JsonLine<'o> {
     }
 }
 
+impl AttributeSink for JsonLine<'_> {
+    fn plain(&mut self, key: &'static str, text: impl Display) {
+        self.key(key);
+        self.out.push(b'"');
+        self.display(text);
+        self.out.push(b'"');
+    }
+
+    fn text(&mut self, key: &'static str, text: &[u8]) {
+        self.key(key);
+        self.quote(text);
+    }
+
+    fn texts<'t>(&mut self, key: &'static str, texts: impl Iterator<Item = &'t [u8]>) {
+        self.key(key);
+        self.out.push(b'[');
+        for (place, text) in texts.enumerate() {
+            if place > 0 {
+                self.out.push(b',');
+            }
+            self.quote(text);
+        }
+        self.out.push(b']');
+    }
+
+    fn integer(&mut self, key: &'static str, number: impl Into<u64>) {
+        self.number(key, number.into());
+    }
+
+    fn seconds(&mut self, key: &'static str, seconds: f64) {
+        self.number(key, seconds);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -107,8 +116,8 @@ mod tests {
             line.plain("address", std::net::Ipv4Addr::LOCALHOST);
             line.text("path", b"/\"\\\x01\x7f\xc3\xa4");
             line.texts("ids", [&b"a"[..], b"\"b"].into_iter());
-            line.number("seconds", 0.000_001);
-            line.number("bytes", u64::MAX);
+            line.seconds("seconds", 0.000_001);
+            line.integer("bytes", u64::MAX);
         });
         assert!(line.ends_with("}\n"), "{line}");
         let expected = json!({

@@ -16,6 +16,7 @@ use crate::clock;
 use crate::dial::pool::Endpoint;
 use crate::failure::Failure;
 use crate::l4_session::L4Route;
+use crate::observe::AttributeSink;
 use crate::observe::json_line::JsonLine;
 use crate::worker::Worker;
 
@@ -132,9 +133,9 @@ impl L4Record {
         let active_config = worker.config();
         let duration = clock::now().saturating_since(self.started);
         line.plain("timestamp", humantime::format_rfc3339_micros(clock::wall()));
-        line.number("duration_seconds", duration.as_secs_f64());
+        line.seconds("duration_seconds", duration.as_secs_f64());
         line.plain("client.address", self.client.ip().to_canonical());
-        line.number("client.port", self.client.port());
+        line.integer("client.port", self.client.port());
         line.plain("network.transport", transport);
         if let Some(failure) = self.failure {
             line.plain("error.type", failure.attributes().label);
@@ -150,10 +151,10 @@ impl L4Record {
         }
         if let Some(endpoint) = &self.endpoint {
             line.plain("sheave.endpoint", endpoint.address);
-            line.number("sheave.attempts", self.attempts);
+            line.integer("sheave.attempts", self.attempts);
         }
-        line.number("sheave.queue_seconds", self.queued.as_secs_f64());
-        line.number("sheave.received_bytes", self.received_bytes);
-        line.number("sheave.sent_bytes", self.sent_bytes);
+        line.seconds("sheave.queue_seconds", self.queued.as_secs_f64());
+        line.integer("sheave.received_bytes", self.received_bytes);
+        line.integer("sheave.sent_bytes", self.sent_bytes);
     }
 }

@@ -27,6 +27,11 @@ impl AccessLogBuffer {
         Self { share, lines: RefCell::default(), writer }
     }
 
+    /// True if requests are logged.
+    pub(crate) fn is_active(&self) -> bool {
+        self.writer.is_some()
+    }
+
     pub(super) fn should_log(&self, rng: &mut balance::Rng) -> bool {
         self.writer.is_some() && (rng.next_u64() >> 32) < self.share
     }

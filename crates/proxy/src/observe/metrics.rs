@@ -32,6 +32,7 @@ use crate::observe::{
     MetricDescription, MetricReader, MetricRow, MetricSample, SingleWriterCounter, WorkerCounters,
 };
 use crate::rate_limit::RateLimiter;
+use crate::trace::TraceReason;
 use crate::worker::ProxyState;
 
 const LISTENER: &[&str] = &["listener"];
@@ -218,6 +219,26 @@ static OF_ALL: &[MetricRow<ProxyState>] = &[
         &[],
         MetricReader::Gauge(|it| it.replicas.load(Ordering::Relaxed) as f64),
         "Replicas of Sheave among which concurrency limits are divided, this one included if it takes part; 1 if it is alone.",
+    ),
+    MetricRow::new(
+        "sheave_spans_exported",
+        &[],
+        MetricReader::Count(|it| {
+            let counts = it.trace_counts.as_ref();
+            counts.map_or(0, |counts| counts.exported.load(Ordering::Relaxed))
+        }),
+        "Spans that the collector has accepted.",
+    ),
+    MetricRow::new(
+        "sheave_spans_dropped",
+        &["reason"],
+        MetricReader::Counts(|it, each| {
+            let Some(counts) = &it.trace_counts else { return };
+            let workers = it.workers.iter().map(|handle| handle.counters.spans_dropped.value());
+            let dropped = counts.dropped(workers.sum());
+            dropped.into_iter().for_each(|(reason, count)| each(reason, count));
+        }),
+        "Spans dropped: too many waited (queue_full), the collector could not be reached or did not answer in time (undelivered), or it rejected them (rejected).",
     ),
     MetricRow::new(
         "sheave_failures",
@@ -772,6 +793,21 @@ static OF_WORKERS: &[MetricRow<WorkerCounters>] = &[
         WORKER,
         MetricReader::Count(|it| it.log_dropped.value()),
         "Access log lines dropped because the output was too slow.",
+    ),
+    MetricRow::new(
+        "sheave_traces",
+        &["worker", "reason"],
+        MetricReader::Counts(|it, each| {
+            let counts = TraceReason::ALL.iter().zip(&it.traces);
+            counts.for_each(|(reason, count)| each(reason.label(), count.value()));
+        }),
+        "Traced requests: because the client had sampled its trace (parent), by the share that is traced, or because they were slow or failed.",
+    ),
+    MetricRow::new(
+        "sheave_traces_limited",
+        WORKER,
+        MetricReader::Count(|it| it.traces_limited.value()),
+        "Requests that were to be traced and were not, because of the limit of traces per second.",
     ),
 ];
 

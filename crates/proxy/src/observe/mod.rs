@@ -8,6 +8,8 @@ mod exemplar;
 mod row;
 /// All metrics, by the object that they measure.
 mod metrics;
+/// The attributes of a request, however they are written.
+mod attribute_sink;
 /// A writer of JSON lines.
 mod json_line;
 /// One JSON line per request.
@@ -23,6 +25,7 @@ pub use row::{
     MetricRow, MetricSample, TraceExemplar,
 };
 
+pub(crate) use attribute_sink::AttributeSink;
 pub(crate) use counters::{
     BackendCounters, EndpointCounters, HandshakeCounters, Histogram, ListenerCounters,
     MultiplexCounters, RouteCounters, SingleWriterCounter, WorkerCounters,

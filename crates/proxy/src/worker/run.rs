@@ -173,7 +173,7 @@ pub(crate) fn run(
                 break;
             }
         }
-        worker.access_log.flush(worker.counters());
+        worker.flush_records();
         worker.close_quic_connections().await;
     });
     Ok(())
@@ -187,7 +187,7 @@ async fn tick(worker: Rc<Worker>) {
         ticks.tick().await;
         worker.counters().ticks.add(1);
         worker.update_load();
-        worker.access_log.flush(worker.counters());
+        worker.flush_records();
         worker.counters().replay_refused.add(worker.replay_budget.refused.take());
         worker.relieve_memory();
         worker.shed_idle_connections();

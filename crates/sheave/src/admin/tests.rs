@@ -38,6 +38,7 @@ fn ask(phase: ProcessPhase, requests: &'static [&str]) -> Vec<String> {
             workers: NonZeroUsize::MIN,
             access_log: None,
             exemplars: false,
+            traces: None,
             memory_limit: None,
             max_descriptors: None,
             affinity_key: None,

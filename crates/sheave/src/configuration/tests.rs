@@ -68,6 +68,7 @@ impl ConfigurationFixture {
             workers: NonZeroUsize::MIN,
             access_log: None,
             exemplars: false,
+            traces: None,
             memory_limit: None,
             max_descriptors: None,
             affinity_key: None,

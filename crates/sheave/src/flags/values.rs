@@ -318,6 +318,12 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses a duration above zero.
+/// Parses a share from 0 to 1.
+pub(super) fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "write a share from 0 to 1, such as 0.01".to_owned())
+}
+
 pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("write a duration above 0, such as 100ms".to_owned()),
