@@ -11,7 +11,7 @@ from pathlib import Path
 from lab import golang
 from lab.article002 import calls
 from lab.article002.setup import MODULE
-from tests.cluster.acceptance.load import TIMEOUT_SECONDS, Answer, Load
+from tests.cluster.acceptance.load import TIMEOUT_SECONDS, Answer, Load, clock
 
 
 class Calls(Load):
@@ -40,6 +40,6 @@ class Calls(Load):
         since = time.time() - time.monotonic()
         for call in calls.read(told.splitlines()[1:]):
             if call.failed:
-                self.failures.append(f"{call.seconds:.3f} s: {call.code}")
+                self.failures.append(f"{clock(call.sent)} {call.seconds:.3f} s: {call.code}")
             else:
                 self.answers.append(Answer(call.sent + call.seconds - since, HTTPStatus.OK, call.replica, call.seconds))

@@ -86,10 +86,16 @@ class Load:
                 error = response.getheader("Proxy-Status", "")
                 self.answers.append(Answer(now, response.status, _pod(body), now - begun, error))
             except (OSError, http.client.HTTPException) as error:
-                self.failures.append(f"{time.monotonic() - begun:.3f} s: {type(error).__name__}: {error}")
+                seconds = time.monotonic() - begun
+                self.failures.append(f"{clock(time.time())} {seconds:.3f} s: {type(error).__name__}: {error}")
                 connection.close()
             time.sleep(pause_seconds)
         connection.close()
+
+
+def clock(seconds: float) -> str:
+    """Returns the time of day in UTC, as logs of the cluster have it."""
+    return time.strftime("%H:%M:%S", time.gmtime(seconds))
 
 
 class LoadGroup:
