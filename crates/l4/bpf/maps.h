@@ -126,6 +126,7 @@ enum nat_stage {
     NAT_CLIENT_CLOSED = 4,
     NAT_POD_CLOSED = 8,
     NAT_CLOSED = NAT_CLIENT_CLOSED | NAT_POD_CLOSED,
+    NAT_RESET = 16,
 };
 
 // Translation of what a pod sends.

@@ -15,10 +15,21 @@
 // The same for a connection that its client has not confirmed, while no port is free: a flood of
 // first packets must not keep them all.
 #define NAT_UNCONFIRMED_SECONDS 10
+// The same for one that both sides have closed: the pod may still repeat its last segments. It
+// accepts a new connection in TIME_WAIT (RFC 6191).
+#define NAT_LINGER_SECONDS 2
 
 INLINE __u32 now_seconds(void)
 {
     return bpf_ktime_get_ns() / 1000000000;
+}
+
+// Returns the seconds since the last packet. Another processor may have seen one after `now`.
+INLINE __u32 nat_age(const struct reply *reply, __u32 now)
+{
+    __s32 age = now - reply->seen_seconds;
+
+    return age > 0 ? age : 0;
 }
 
 INLINE bool is_nat_closed(const struct reply *reply)
@@ -33,52 +44,69 @@ INLINE __u32 nat_lifetime(const struct reply *reply, __u8 protocol)
         return NAT_UDP_SECONDS;
     if (is_nat_closed(reply))
         return NAT_CLOSED_SECONDS;
-    if (reply->stage & NAT_CLOSED || !(reply->stage & NAT_CONFIRMED))
+    if (reply->stage & (NAT_CLOSED | NAT_RESET) || !(reply->stage & NAT_CONFIRMED))
         return NAT_TRANSITORY_SECONDS;
     return NAT_ESTABLISHED_SECONDS;
 }
 
-// Returns the seconds after which the port is taken if none is free. The pod accepts a new
-// connection in TIME_WAIT (RFC 6191).
+// Returns the seconds after which the port is taken if none is free.
 INLINE __u32 least_nat_lifetime(const struct reply *reply, __u8 protocol)
 {
-    if (protocol == IPPROTO_TCP && is_nat_closed(reply))
-        return 0;
+    if (protocol == IPPROTO_TCP && (is_nat_closed(reply) || reply->stage & NAT_RESET))
+        return NAT_LINGER_SECONDS;
     if (!(reply->stage & NAT_CONFIRMED))
         return NAT_UNCONFIRMED_SECONDS;
     return nat_lifetime(reply, protocol);
 }
 
+// Returns the stage of a TCP connection after a packet. A reset is believed only until the pod sends
+// data again: the pod may have ignored it (RFC 5961).
+INLINE __u8 stage_after(__u8 stage, const struct packet *packet, bool is_from_pod)
+{
+    if (!is_from_pod && opens_connection(packet))
+        return 0;
+    if (packet->tcp_flags & TCP_RST)
+        return stage | NAT_RESET;
+    if (is_from_pod)
+        stage &= ~NAT_RESET;
+    if (packet->tcp_flags & TCP_FIN)
+        stage |= is_from_pod ? NAT_POD_CLOSED : NAT_CLIENT_CLOSED;
+    return stage;
+}
+
 // Follows a connection with full NAT by one of its packets.
 INLINE void follow_nat(struct reply *reply, const struct packet *packet, bool is_from_pod)
 {
-    __u8 stage = reply->stage;
+    bool is_tcp = packet->flow.protocol == IPPROTO_TCP;
+    __u8 before = reply->stage, stage = before;
     __u32 now = now_seconds();
 
     if (is_from_pod)
         stage |= NAT_ANSWERED;
     else if (stage & NAT_ANSWERED)
         stage |= NAT_CONFIRMED;
-    if (packet->flow.protocol == IPPROTO_TCP) {
-        if (!is_from_pod && opens_connection(packet))
-            stage = 0;
-        else if (packet->tcp_flags & TCP_RST)
-            stage |= NAT_CLOSED;
-        else if (packet->tcp_flags & TCP_FIN)
-            stage |= is_from_pod ? NAT_POD_CLOSED : NAT_CLIENT_CLOSED;
-    }
-    if (reply->stage != stage)
+    if (is_tcp)
+        stage = stage_after(stage, packet, is_from_pod);
+    if (before != stage)
         reply->stage = stage;
+    // A pod repeats its answer to a client that is not there.
+    if (is_tcp && is_from_pod && before & NAT_ANSWERED && !(before & NAT_CONFIRMED))
+        return;
     if (reply->seen_seconds != now)
         reply->seen_seconds = now;
 }
 
-// Takes the port of the key, in place of an older connection if there is one. Another processor may
-// be first.
-INLINE bool take_nat_port(struct scratch *scratch, bool is_in_use)
+// Takes the port of the key, in place of an ended connection if there is one. Of two processors that
+// find the same one, one gets it: its time is the claim.
+INLINE bool take_nat_port(struct scratch *scratch, struct reply *ended, __u32 now)
 {
-    if (is_in_use)
+    if (ended) {
+        __u32 seen = ended->seen_seconds;
+
+        if (seen == now || __sync_val_compare_and_swap(&ended->seen_seconds, seen, now) != seen)
+            return false;
         bpf_map_delete_elem(&replies, &scratch->key);
+    }
     return !bpf_map_update_elem(&replies, &scratch->key, &scratch->reply, BPF_NOEXIST);
 }
 
@@ -94,17 +122,20 @@ INLINE __be16 find_nat_port(struct scratch *scratch, __u32 start, __u32 first, _
     for (__u32 i = 0; i < NAT_PORT_PROBES; i++) {
         scratch->key.target_port = bpf_htons(first + (start + i) % count);
         other = bpf_map_lookup_elem(&replies, &scratch->key);
-        age = other ? now - other->seen_seconds : 0;
+        age = other ? nat_age(other, now) : 0;
         if (!other || age >= nat_lifetime(other, protocol)) {
-            if (take_nat_port(scratch, other))
+            if (take_nat_port(scratch, other, now))
                 return scratch->key.target_port;
-        } else if (age >= least_nat_lifetime(other, protocol) && (!ended || age > oldest)) {
+        } else if (age >= least_nat_lifetime(other, protocol) && age > oldest) {
             ended = scratch->key.target_port;
             oldest = age;
         }
     }
+    if (!ended)
+        return 0;
     scratch->key.target_port = ended;
-    return ended && take_nat_port(scratch, true) ? ended : 0;
+    other = bpf_map_lookup_elem(&replies, &scratch->key);
+    return take_nat_port(scratch, other, now) ? ended : 0;
 }
 
 // Finds a source port towards the pod, and keeps the translation of replies under it. Returns 0 if
@@ -147,7 +178,9 @@ INLINE struct reply *find_nat_reply(struct scratch *scratch, const struct choice
     scratch->key.target_port = choice->nat_port;
     reply = bpf_map_lookup_elem(&replies, &scratch->key);
     if (!reply || reply->client_port != packet->flow.source_port ||
-        !is_same_address(&reply->client, &packet->flow.source))
+        reply->port != packet->flow.target_port ||
+        !is_same_address(&reply->client, &packet->flow.source) ||
+        !is_same_address(&reply->vip, &packet->flow.target))
         return NULL;
     return reply;
 }
