@@ -35,6 +35,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 pub use loopback::{install_loopback_address, lowest_link_address, remove_loopback_address};
 
 use crate::ClusterClient;
+use crate::backoff::watch_backoff;
 use interface::EthernetInterface;
 use ownership::{
     AddressOwnership, ElapsedTime, InterfaceAction, LeaseWrite, LeaseWriteOutcome, OwnershipAction,

@@ -20,11 +20,24 @@ const MIN_BACKOFF: Duration = Duration::from_secs(2);
 /// time.
 const MAX_BACKOFF: Duration = Duration::from_secs(64);
 
+/// The same for a kind that the cluster does not have, which may come with a new CRD.
+const ABSENCE_DELAYS: RangeInclusive<Duration> =
+    Duration::from_millis(500)..=Duration::from_secs(30);
+
 /// Returns the delays between attempts of a watch.
 pub(crate) fn watch_backoff() -> ExponentialBackoff {
+    delays(&WATCH_DELAYS)
+}
+
+/// Returns the delays between attempts to watch a kind that the cluster does not have.
+pub(crate) fn absence_backoff() -> ExponentialBackoff {
+    delays(&ABSENCE_DELAYS)
+}
+
+fn delays(range: &RangeInclusive<Duration>) -> ExponentialBackoff {
     ExponentialBuilder::default()
-        .with_min_delay(*WATCH_DELAYS.start())
-        .with_max_delay(*WATCH_DELAYS.end())
+        .with_min_delay(*range.start())
+        .with_max_delay(*range.end())
         .without_max_times()
         .with_jitter()
         .into()

@@ -28,7 +28,7 @@ pub(crate) struct WatchedKind {
 
 const GATEWAY_API: &str = "gateway.networking.k8s.io";
 /// The group of kinds that only the experimental channel has.
-const GATEWAY_API_EXPERIMENTAL: &str = "gateway.networking.x-k8s.io";
+pub(crate) const GATEWAY_API_EXPERIMENTAL: &str = "gateway.networking.x-k8s.io";
 const SHEAVE: &str = "sheave.dev";
 const INGRESS: &str = "networking.k8s.io";
 

@@ -21,6 +21,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::ClusterClient;
+use crate::backoff::watch_backoff;
 
 /// Label of a node with its zone.
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";

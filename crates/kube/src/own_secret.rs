@@ -23,6 +23,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::ClusterClient;
+use crate::backoff::watch_backoff;
 
 /// Time limit of a write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);

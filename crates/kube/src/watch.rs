@@ -13,15 +13,18 @@ use gateway::{ApiObject, CertificateObject, ControllerNames, ObjectProblem};
 use kube_client::{Api, Client};
 use kube_core::{DynamicObject, Status};
 use kube_runtime::WatchStreamExt;
+use kube_runtime::utils::Backoff;
 use kube_runtime::watcher::{self, Config, InitialListStrategy, watcher};
 use tokio::sync::watch::{self as channel, Receiver, Sender};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::backoff::{WriteBackoff, watch_backoff};
+use crate::backoff::{WriteBackoff, absence_backoff, watch_backoff};
 use crate::deletion_cost::DeletionCostWriter;
 use crate::events::{EventRecorder, EventWriter, ReporterIdentity};
-use crate::kind::{ADDRESS_POOL, BGP_PEER, KINDS, NETWORK_POLICY, NODE, WatchedKind};
+use crate::kind::{
+    ADDRESS_POOL, BGP_PEER, GATEWAY_API_EXPERIMENTAL, KINDS, NETWORK_POLICY, NODE, WatchedKind,
+};
 use crate::publish::{self, DesiredStatuses, StatusAddresses};
 use crate::store::{PendingChanges, Store, WatchKey, WatchScope};
 use crate::{ClusterClient, ReplicaIdentity, leader_election};
@@ -396,9 +399,11 @@ impl Reflector {
         let streams = config.initial_list_strategy == InitialListStrategy::StreamingList;
         let mut events = pin!(watcher(api, config).backoff(watch_backoff()));
         let mut is_failing = false;
+        let mut absence = absence_backoff();
         while let Some(event) = events.next().await {
             match event {
                 Ok(event) => {
+                    absence.reset();
                     if std::mem::take(&mut is_failing) {
                         tracing::info!(
                             kind = kind.name,
@@ -409,7 +414,10 @@ impl Reflector {
                     lock(&self.store).apply_event(watch, event);
                 }
                 Err(error) if status_code(&error) == Some(404) => {
-                    lock(&self.store).mark_kind_absent(watch)
+                    lock(&self.store).mark_kind_absent(watch);
+                    self.notify.send_replace(());
+                    sleep(absence.next().unwrap_or_default()).await;
+                    continue;
                 }
                 // Kubernetes up to 1.33, except 1.32, has streaming lists disabled by default.
                 Err(error) if streams && matches!(status_code(&error), Some(400 | 422)) => {
@@ -418,6 +426,9 @@ impl Reflector {
                 Err(error) => {
                     if let (WatchScope::Object(_), Some(reason)) = (&watch.scope, refusal(&error)) {
                         lock(&self.store).mark_rejected(watch, reason);
+                    } else if kind.group == GATEWAY_API_EXPERIMENTAL && refusal(&error).is_some() {
+                        // A role of an earlier version does not permit it; the rest is served.
+                        lock(&self.store).mark_kind_absent(watch);
                     }
                     // Log once per outage: the watch is retried repeatedly.
                     if !std::mem::replace(&mut is_failing, true) {

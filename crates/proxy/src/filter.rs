@@ -100,6 +100,7 @@ impl RequestFilters {
             rejection: None,
             authorizer_fields: Vec::new(),
             body_reservation: None,
+            keeps_path: false,
             has_changed_request: true,
             preference: None,
             trace: None,

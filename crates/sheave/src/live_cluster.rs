@@ -13,11 +13,13 @@ use crate::configuration::ErrorPolicy;
 use crate::failure::Failure;
 use crate::files::{self, SourceContents};
 use crate::flags::{CheckFlags, ClusterAccessFlags};
+use crate::terminal_text::escaped;
 
 /// Kinds without which the other objects have no false error: policies that change how requests are served, and the
 /// version of Gateway API.
-const OPTIONAL_KINDS: [&str; 9] = [
+const OPTIONAL_KINDS: [&str; 10] = [
     "CustomResourceDefinition",
+    "XBackendTrafficPolicy",
     "BackendPolicy",
     "ClientPolicy",
     "RateLimitPolicy",
@@ -79,7 +81,13 @@ impl LiveCluster {
         let listing =
             self.client.list_configuration(self.namespace.as_deref(), &settings.controllers);
         let listing = self.wait(listing).map_err(|error| access_failure(&error))?;
-        configuration_of(listing, settings)
+        let mut configuration = configuration_of(listing, settings)?;
+        configuration.omissions.extend(self.namespace.as_ref().map(|namespace| {
+            format!(
+                "sheave: only namespace {namespace} was read: objects of others, such as Gateways, seem to be missing"
+            )
+        }));
+        Ok(configuration)
     }
 
     /// Reads the Ingresses with their classes and Services.
@@ -110,7 +118,7 @@ pub(crate) fn check(flags: &CheckFlags) -> Result<(), Failure> {
 
 /// Returns the failure of a request.
 pub(crate) fn access_failure(error: &AccessError) -> Failure {
-    Failure::input(error)
+    Failure::input(escaped(&error.to_string()))
 }
 
 fn configuration_of(

@@ -50,7 +50,8 @@ async fn each_alert_fires_by_its_series_and_not_by_others() -> Result {
 #[tokio::test]
 #[ignore = "needs promtool: make conformance"]
 async fn expressions_of_the_board_are_valid() -> Result {
-    let board: Value = serde_json::from_str(&fs::read_to_string(example("grafana-dashboard.json"))?)?;
+    let board: Value =
+        serde_json::from_str(&fs::read_to_string(example("grafana-dashboard.json"))?)?;
     let panels = board["panels"].as_array().context("panels")?;
     let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
     let rules: Vec<Value> = targets

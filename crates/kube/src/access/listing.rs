@@ -64,7 +64,7 @@ impl ClusterClient {
                     listing.add(kind, &scope, value)?;
                 }
                 // The translation says that it does not exist.
-                Err(AccessError::NotFound(_)) => {}
+                Err(AccessError::NotFound(_) | AccessError::InvalidName(_)) => {}
                 Err(error @ AccessError::Forbidden(_)) => {
                     listing.unreadable.insert(object, error.to_string());
                 }

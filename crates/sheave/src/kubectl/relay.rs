@@ -10,7 +10,7 @@ use anyhow::Context;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderName, Method, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use kube::ClusterClient;
 use tokio::net::TcpListener;
@@ -85,6 +85,11 @@ async fn relay(State(target): State<RelayTarget>, request: Request) -> Response 
     }
     if request.method() != Method::GET {
         return refuse(StatusCode::METHOD_NOT_ALLOWED, "only GET");
+    }
+    // A page of another site can send requests here, with the credentials of the operator.
+    let site = request.headers().get("sec-fetch-site").map_or(&b"none"[..], HeaderValue::as_bytes);
+    if ![&b"none"[..], b"same-origin"].contains(&site) {
+        return refuse(StatusCode::FORBIDDEN, "not for pages of other sites");
     }
     let path = request.uri().path();
     if !is_relayed(path) {

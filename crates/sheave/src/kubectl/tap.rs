@@ -107,7 +107,9 @@ async fn follow(
                 logs.spawn(read(pod.name.clone(), lines, flags, service, sender.clone()));
             }
             // Without this permission no log can be read.
-            Err(error @ AccessError::Forbidden(_)) => return Err(Failure::input(error)),
+            Err(error @ AccessError::Forbidden(_)) => {
+                return Err(Failure::input(escaped(&error.to_string())));
+            }
             Err(error) => note(&format!("{}: {}", escaped(&pod.name), escaped(&error.to_string()))),
         }
     }
