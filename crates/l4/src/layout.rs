@@ -250,7 +250,7 @@ pub struct ReplyValue {
     pub client_port: NetworkPort,
     /// Largest segment that the client may send; 0 is no limit.
     pub mss: u16,
-    /// What a connection with full NAT has come to: bits of `enum nat_stage` in `bpf/maps.h`.
+    /// Stage of a connection with full NAT: bits of `enum nat_stage` in `bpf/maps.h`.
     pub stage: u8,
     unused: u8,
     /// Time of the last packet of a connection with full NAT, in seconds since the start of the machine.

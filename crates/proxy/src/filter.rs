@@ -193,6 +193,11 @@ impl RequestFilters {
         &self.rule.name
     }
 
+    /// True if the request is a CORS preflight that the filter of the route answers.
+    pub(crate) fn answers_preflight(&self, request: &RequestHead) -> bool {
+        self.cors().is_some() && self.origin(request).is_some() && cors::is_preflight(request)
+    }
+
     /// Answers in place of the endpoint if a filter requires it. Returns true if the response's
     /// head is complete.
     pub(crate) fn answer(

@@ -226,11 +226,8 @@ fn route<'l>(
             RuleStep::Proceed => None,
             RuleStep::Reply => Some(LocalStep::Reply),
             RuleStep::Respond { rule } => Some(LocalStep::RuleResponse { rule }),
-            RuleStep::Route => {
-                context.record.rule = None;
-                context.exchange.filters = None;
-                continue;
-            }
+            // The request keeps this rule until another one is found, so that an endless loop is attributed to it.
+            RuleStep::Route => continue,
         };
         return Ok(RoutedRule { rule, target, step });
     }
@@ -430,18 +427,19 @@ fn prepare(
     policy: &RequestPolicy<'_>,
     treatment: HeadTreatment,
 ) -> Result<(), Failure> {
-    let Exchange { request, filters: filtering, .. } = &*context.exchange;
-    let of_rule = filtering.as_ref().and_then(RequestFilters::max_body_bytes);
+    let filtering = context.exchange.filters.as_ref();
+    let of_rule = filtering.and_then(RequestFilters::max_body_bytes);
     let most = of_rule.or(policy.client.max_body_bytes).unwrap_or(u64::MAX);
-    if matches!(request.framing, BodyFraming::Length(length) if length > most) {
-        return Err(Failure::BodyTooLarge);
-    }
     if treatment == HeadTreatment::Described {
         add_forwarding_fields(context, policy);
     } else {
         treat_head(context, policy, treatment);
     }
     let Exchange { request, filters: filtering, upload, owes_continue, .. } = context.exchange;
+    // Only now: a request that is refused may be traced too.
+    if matches!(request.framing, BodyFraming::Length(length) if length > most) {
+        return Err(Failure::BodyTooLarge);
+    }
     if let Some(filtering) = filtering {
         filtering.change_request(request);
     }

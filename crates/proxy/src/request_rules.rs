@@ -34,6 +34,10 @@ pub(crate) fn apply(
     let RequestContext { client, exchange, .. } = context;
     let Exchange { request, response, filters, .. } = &mut **exchange;
     let Some(filters) = filters else { return Ok(RuleStep::Proceed) };
+    // A browser follows no redirect of a preflight, and rejects every response but that of the CORS filter.
+    if filters.answers_preflight(request) {
+        return Ok(RuleStep::Proceed);
+    }
     let Some(rules) = filters.request_rules() else { return Ok(RuleStep::Proceed) };
     let scheme = client.origin.scheme;
     let decision = rules.decide(&RuleRequest {

@@ -44,7 +44,7 @@ use crate::scaler;
 use crate::self_signed;
 use crate::shutdown::Shutdown;
 use crate::signals::{ProcessSignals, SignalRequest};
-use crate::traces::{TraceConfiguration, TraceExporter};
+use crate::traces::{PreparedExporter, TraceExporter};
 use crate::transparent::{AgentHandle, PreparedAgent};
 use crate::upgrade::{InheritedSockets, ProcessSocket, ProcessSuccession};
 use crate::xds::{self, PreparedServer};
@@ -388,11 +388,13 @@ fn translation_settings(flags: &ServeFlags, agent: Option<&AgentHandle>) -> Tran
     settings
 }
 
-/// Returns the settings of traces; `None`: there is no collector.
-fn trace_configuration(flags: &ServeFlags) -> Result<Option<TraceConfiguration>, Failure> {
+/// Returns the exporter of traces before its start; `None`: there is no collector.
+fn trace_configuration(flags: &ServeFlags) -> Result<Option<PreparedExporter>, Failure> {
     let variable = |name: &str| env::var(name).ok();
-    let configuration = TraceConfiguration::new(&flags.traces, variable, process::host_name());
-    configuration.map_err(Failure::input)
+    let workers = flags.workers.or_else(|| thread::available_parallelism().ok());
+    let workers = workers.map_or(1, NonZeroUsize::get);
+    let prepared = PreparedExporter::new(&flags.traces, variable, process::host_name(), workers);
+    prepared.map_err(Failure::input)
 }
 
 fn proxy_settings(

@@ -12,5 +12,5 @@ mod collector;
 /// The thread that delivers spans.
 mod exporter;
 
-pub(crate) use exporter::TraceExporter;
-pub(crate) use settings::{CollectorUrl, TraceConfiguration};
+pub(crate) use exporter::{PreparedExporter, TraceExporter};
+pub(crate) use settings::CollectorUrl;

@@ -201,6 +201,60 @@ async fn rules_that_never_end_are_a_failure() -> Result {
     ensure!(response.status() == 500, "{response:?}");
     let lines = fixture.sheave.wait_for_access_log(1).await?;
     ensure!(lines[0]["error.type"] == "request_rules", "{lines:?}");
+    ensure!(lines[0]["sheave.route"].is_string(), "{lines:?}");
     ensure!(fixture.endpoint().counts().requests == 0);
+    Ok(())
+}
+
+fn rewrite_all() -> Value {
+    of_gateway(json!([
+        { "rewrite": { "pattern": "^/(.*)$", "replacement": "/app/$1", "then": "Forward" } },
+    ]))
+}
+
+/// Returns a route of this path, with these filters.
+fn route_of(name: &str, path: &str, filters: Value) -> Value {
+    let matches = json!([{ "path": { "type": "PathPrefix", "value": path } }]);
+    let backends = json!([{ "name": SERVICE, "port": 80 }]);
+    let rule = json!({ "matches": matches, "filters": filters, "backendRefs": backends });
+    objects::route_with(name, json!({ "rules": [rule] }))
+}
+
+#[tokio::test]
+async fn an_escaped_slash_does_not_avoid_the_policy_of_another_route() -> Result {
+    let endpoints = vec![Endpoint::start(EndpointBehaviour::ok()).await?];
+    let mut closed = policy(
+        json!({ "kind": "HTTPRoute", "name": "closed" }),
+        json!({ "requestRules": [{ "respond": { "status": 403 } }] }),
+    );
+    closed["metadata"]["name"] = json!("closed");
+    let policies = [rewrite_all(), route_of("closed", "/admin", json!([])), closed];
+    let fixture = HttpFixture::with(endpoints, &policies, &[]).await?;
+    for (target, status) in [
+        ("/admin/secret", 403),
+        ("/admin%2Fsecret", 403),
+        ("/x/..%2fadmin%2fsecret?q", 403),
+        ("/administration", 200),
+    ] {
+        let response = fixture.client().await?.get(target).await?;
+        ensure!(response.status() == status, "{target}: {response:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn preflights_are_answered_by_the_cors_filter() -> Result {
+    let endpoints = vec![Endpoint::start(EndpointBehaviour::ok()).await?];
+    let cors = json!([{ "type": "CORS", "cors": { "allowOrigins": ["https://a.test"] } }]);
+    let rules = of_gateway(json!([{ "respond": { "status": 403 } }]));
+    let policies = [rules, route_of("scripts", "/scripts", cors)];
+    let fixture = HttpFixture::with(endpoints, &policies, &[]).await?;
+    let fields = [("Origin", "https://a.test"), ("Access-Control-Request-Method", "GET")];
+    for (method, target, status) in
+        [("OPTIONS", "/scripts", 204), ("GET", "/scripts", 403), ("OPTIONS", "/other", 403)]
+    {
+        let response = fixture.client().await?.exchange(method, target, &fields, b"").await?;
+        ensure!(response.status() == status, "{method} {target}: {response:?}");
+    }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Traces of requests: their spans as a collector gets them, the context that endpoints get, and a collector that is
 //! away.
 
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -11,12 +12,14 @@ use tests::collector::{ReceivedSpan, TraceCollector, hex};
 use tests::configuration::{SERVICE, TempDirectory};
 use tests::fixture::{addresses, start_endpoints};
 use tests::http2::Http2TestEndpoint;
-use tests::sheave::run;
+use tests::sheave::{binary, run};
 use tests::tls::TlsFront;
 use tests::{
     ConfigDirectory, Endpoint, EndpointBehaviour, HttpFixture, Result, ServeStep, SheaveProcess,
-    eventually, objects,
+    eventually, objects, within,
 };
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::Command;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const SPAN: &str = "00f067aa0ba902b7";
@@ -506,6 +509,32 @@ async fn invalid_settings_of_traces_are_errors() -> Result {
         let output = run(serve.iter().chain(arguments)).await?;
         let text = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.code() == Some(1) && text.contains(part), "{arguments:?}: {text}");
+    }
+    Ok(())
+}
+
+/// Variables of the environment may be meant for other programs: alone they stop nothing.
+#[tokio::test]
+async fn invalid_variables_alone_do_not_stop_the_start() -> Result {
+    for (name, value) in [
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+        ("OTEL_TRACES_SAMPLER", "jaeger_remote"),
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/absent"),
+    ] {
+        let mut command = Command::new(binary()?);
+        command.args(["serve", "--listen", "http://127.0.0.1:0", "--to", "127.0.0.1:1"]);
+        command.args(["--workers", "1", "--admin", "127.0.0.1:0"]);
+        command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "https://127.0.0.1:1").env(name, value);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.kill_on_drop(true).spawn()?;
+        let mut lines = BufReader::new(child.stderr.take().context("a pipe")?).lines();
+        let mut log = String::new();
+        while !log.contains("sheave starts") {
+            let line = within("a line of the log", lines.next_line()).await??;
+            let line = line.with_context(|| format!("{name}: sheave ended: {log}"))?;
+            log.push_str(&line);
+        }
+        ensure!(log.contains("no traces") && log.contains(name), "{log}");
     }
     Ok(())
 }

@@ -10,6 +10,8 @@ use super::RequestAttributes;
 
 /// Largest size of a compiled regular expression, in bytes.
 const MAX_REGEX_BYTES: usize = 1 << 18;
+/// Largest size of a compiled regular expression that is searched for, in bytes. A request may be searched by many.
+const MAX_SEARCH_REGEX_BYTES: usize = 1 << 16;
 
 /// Conditions of a rule besides its host and path. A request must meet all of them.
 #[derive(Clone, Debug, Default)]
@@ -127,8 +129,8 @@ impl RegexPattern {
     /// too large is rejected.
     pub fn new(text: &str) -> Result<Self, InvalidPattern> {
         // First without the added parentheses: `a)|(b` is a valid expression only inside them.
-        compile(text, false)?;
-        let regex = compile(&format!("^(?:{text})$"), false)?;
+        compile(text, false, MAX_REGEX_BYTES)?;
+        let regex = compile(&format!("^(?:{text})$"), false, MAX_REGEX_BYTES)?;
         Ok(Self { text: text.into(), regex })
     }
 
@@ -143,9 +145,10 @@ impl RegexPattern {
 }
 
 impl SearchPattern {
-    /// Compiles the expression for bytes, within the limits of [`RegexPattern`].
+    /// Compiles the expression for bytes. Its size has a lower limit than that of a [`RegexPattern`].
     pub fn new(text: &str, ignores_case: bool) -> Result<Self, InvalidPattern> {
-        Ok(Self { text: text.into(), ignores_case, regex: compile(text, ignores_case)? })
+        let regex = compile(text, ignores_case, MAX_SEARCH_REGEX_BYTES)?;
+        Ok(Self { text: text.into(), ignores_case, regex })
     }
 
     /// Returns the expression as written.
@@ -178,11 +181,11 @@ impl PartialEq for SearchPattern {
 
 impl Eq for SearchPattern {}
 
-fn compile(text: &str, ignores_case: bool) -> Result<Regex, InvalidPattern> {
+fn compile(text: &str, ignores_case: bool, max_bytes: usize) -> Result<Regex, InvalidPattern> {
     RegexBuilder::new(text)
         .unicode(false)
         .case_insensitive(ignores_case)
-        .size_limit(MAX_REGEX_BYTES)
+        .size_limit(max_bytes)
         .dfa_size_limit(MAX_REGEX_BYTES)
         .build()
         .map_err(|error| InvalidPattern(last_line(&error.to_string())))

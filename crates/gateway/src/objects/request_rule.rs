@@ -29,7 +29,7 @@ pub struct RequestRule {
     pub redirect: Option<ConditionalRedirect>,
     /// Responds in place of an endpoint.
     pub respond: Option<DirectResponse>,
-    /// True if the route forwards the request, and the rules that follow do not apply.
+    /// True if the route forwards the request. The rules that follow, and `URLRewrite` of the path, do not apply.
     #[serde(default)]
     pub forward: bool,
 }
@@ -93,7 +93,9 @@ pub enum RewriteContinuation {
     NextRule,
     /// The route is chosen anew, by the new path, and its rules apply. After ten times, the response is 500.
     Route,
-    /// The route forwards the request. The rules that follow, and `URLRewrite` of the path, do not apply.
+    /// The route forwards the request. The rules that follow, and `URLRewrite` of the path, do not apply. If the path of the
+    /// request has another form when it is decoded, such as `/admin/x` for `/admin%2Fx`, the route is first chosen anew by
+    /// that path.
     Forward,
 }
 

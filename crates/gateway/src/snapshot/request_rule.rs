@@ -15,9 +15,12 @@ use super::filter::UrlScheme;
 use super::traffic::DirectResponseSettings;
 use crate::matching::{RequestAttributes, SearchPattern};
 pub use crate::objects::RewriteContinuation;
-use path_text::decoded_path;
-use template::{CapturedGroups, TemplateValues};
+use path_text::{UrlPart, decoded_path, escape};
+use template::{CapturedGroups, RuleText, TemplateValues, UrlUse};
 pub use template::{RequestTemplate, RuleTextLimit, TemplateError};
+
+/// Largest number of bytes that patterns search for one request. It bounds the time of the rules.
+const MAX_SEARCHED_BYTES: usize = 256 * 1024;
 
 /// The rules of a policy, in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,20 +158,29 @@ impl RequestRules {
     /// Applies the rules to a request.
     ///
     /// # Errors
-    /// If a text becomes too long.
+    /// If a text becomes too long, or patterns search too much.
     pub fn decide<R: RequestAttributes>(
         &self,
         request: &RuleRequest<'_, R>,
     ) -> Result<RuleDecision, RuleTextLimit> {
+        let path = decoded_path(request.attributes.path());
         let mut state = RuleState {
-            path: decoded_path(request.attributes.path()),
+            path: path.text,
             query: Cow::Borrowed(request.attributes.query()),
-            variables: vec![Vec::new(); self.variables],
+            variables: vec![RuleText::default(); self.variables],
             target: None,
+            searched_bytes: 0,
         };
         for (index, rule) in self.rules.iter().enumerate() {
-            if let Some(decision) = rule.decide(index, request, &mut state)? {
-                return Ok(decision);
+            match rule.decide(index, request, &mut state)? {
+                None => {}
+                // The rule matched another path than the route: `/admin%2Fx` is `/admin/x` for patterns alone. The route
+                // is chosen anew by the decoded path, as nginx does, so that the policies of `/admin` apply. This ends,
+                // since that path has one form.
+                Some(RuleDecision::Forward { target: Some(_) }) if path.is_other_route => {
+                    return Ok(RuleDecision::Route { target: decoded_target(request.attributes) });
+                }
+                Some(decision) => return Ok(decision),
             }
         }
         Ok(match state.target {
@@ -178,6 +190,17 @@ impl RequestRules {
     }
 }
 
+/// Returns path and query of a request; the path has escapes only of characters that need them.
+fn decoded_target(attributes: &impl RequestAttributes) -> Vec<u8> {
+    let mut target = Vec::new();
+    escape(&decoded_path(attributes.path()).text, UrlPart::Path, &mut target);
+    if !attributes.query().is_empty() {
+        target.push(b'?');
+        target.extend_from_slice(attributes.query());
+    }
+    target
+}
+
 /// The parts of a request that rules have changed.
 struct RuleState<'r> {
     /// The path, decoded.
@@ -185,9 +208,11 @@ struct RuleState<'r> {
     /// The query, without its `?`.
     query: Cow<'r, [u8]>,
     /// The variables that rules set.
-    variables: Vec<Vec<u8>>,
+    variables: Vec<RuleText>,
     /// The new path and query, as they are sent.
     target: Option<Vec<u8>>,
+    /// The number of bytes that patterns have searched.
+    searched_bytes: usize,
 }
 
 impl RuleSettings {
@@ -201,10 +226,14 @@ impl RuleSettings {
         let Some(groups) = self.matched(request, state)? else { return Ok(None) };
         let groups = match self.action.pattern() {
             None => groups,
-            Some(pattern) => match CapturedGroups::of(pattern, &state.path, true) {
-                None => return Ok(None),
-                Some(groups) => groups,
-            },
+            Some(pattern) => {
+                let length = state.path.len();
+                state.count_search(length)?;
+                match CapturedGroups::of_path(pattern, &state.path) {
+                    None => return Ok(None),
+                    Some(groups) => groups,
+                }
+            }
         };
         let values = state.values(request, &groups);
         match &self.action {
@@ -216,13 +245,17 @@ impl RuleSettings {
                 Ok(None)
             }
             RuleAction::Rewrite { replacement, appends_query, then, .. } => {
-                let target = values.url(replacement, *appends_query)?;
+                let target = values.url(replacement, *appends_query, UrlUse::Rewrite)?;
                 Ok(state.rewrite(target, *then))
             }
             RuleAction::Redirect { url, appends_query, status, .. } => {
-                let mut location = values.url(url, *appends_query)?;
-                // A group does not make a URL of another host.
-                if !url.is_absolute() && !location.starts_with(b"/") {
+                let mut location = values.url(url, *appends_query, UrlUse::Redirect)?;
+                let lacks_host = url.has_host() && request.attributes.host().is_empty();
+                if lacks_host {
+                    // No URL can be built without the host. A path fails for the same reason.
+                    location = b"/".to_vec();
+                } else if !url.is_absolute() && !location.starts_with(b"/") {
+                    // A group does not make a URL of another host.
                     location.insert(0, b'/');
                 }
                 Ok(Some(RuleDecision::Redirect { status: *status, location }))
@@ -236,19 +269,23 @@ impl RuleSettings {
     fn matched<R: RequestAttributes>(
         &self,
         request: &RuleRequest<'_, R>,
-        state: &RuleState<'_>,
+        state: &mut RuleState<'_>,
     ) -> Result<Option<CapturedGroups>, RuleTextLimit> {
         let mut groups = CapturedGroups::default();
         for RuleCondition { value, operator, negate } in &self.conditions {
             let text = state.values(request, &groups).text(value)?;
             let is_met = match operator {
-                ConditionOperator::Equals(expected) => *text == *expected.as_bytes(),
-                ConditionOperator::Matches(pattern) if *negate => pattern.is_in(&text),
+                ConditionOperator::Equals(expected) => *text.bytes == *expected.as_bytes(),
                 ConditionOperator::Matches(pattern) => {
-                    let found = CapturedGroups::of(pattern, &text, value.is_path());
-                    let is_in = found.is_some();
-                    groups = found.unwrap_or_default();
-                    is_in
+                    state.count_search(text.bytes.len())?;
+                    if *negate {
+                        pattern.is_in(&text.bytes)
+                    } else {
+                        let found = CapturedGroups::of(pattern, &text);
+                        let is_in = found.is_some();
+                        groups = found.unwrap_or_default();
+                        is_in
+                    }
                 }
             };
             if is_met == *negate {
@@ -280,6 +317,12 @@ impl RuleState<'_> {
         TemplateValues { request, path, query, variables, groups }
     }
 
+    /// Counts the bytes of a text that a pattern is about to search.
+    fn count_search(&mut self, bytes: usize) -> Result<(), RuleTextLimit> {
+        self.searched_bytes += bytes;
+        if self.searched_bytes > MAX_SEARCHED_BYTES { Err(RuleTextLimit) } else { Ok(()) }
+    }
+
     /// Changes path and query.
     fn rewrite(&mut self, mut target: Vec<u8>, then: RewriteContinuation) -> Option<RuleDecision> {
         if !target.starts_with(b"/") {
@@ -291,7 +334,7 @@ impl RuleState<'_> {
             RewriteContinuation::NextRule => {
                 let end = target.iter().position(|byte| *byte == b'?').unwrap_or(target.len());
                 let (path, query) = target.split_at(end);
-                self.path = Cow::Owned(decoded_path(path).into_owned());
+                self.path = Cow::Owned(decoded_path(path).text.into_owned());
                 self.query = Cow::Owned(query.get(1..).unwrap_or_default().to_vec());
                 self.target = Some(target);
                 None

@@ -11,11 +11,15 @@ const MAX_TRACE_STATE_BYTES: usize = 512;
 /// Length of `traceparent` in version 00.
 const TRACEPARENT_BYTES: usize = 55;
 
+const TRACEPARENT: &str = "traceparent";
+const B3: &str = "b3";
 const B3_TRACE: &str = "X-B3-TraceId";
 const B3_SPAN: &str = "X-B3-SpanId";
 const B3_PARENT: &str = "X-B3-ParentSpanId";
 const B3_SAMPLED: &str = "X-B3-Sampled";
 const B3_FLAGS: &str = "X-B3-Flags";
+/// All fields of B3 in several fields.
+const B3_FIELDS: [&str; 5] = [B3_TRACE, B3_SPAN, B3_PARENT, B3_SAMPLED, B3_FLAGS];
 
 /// The trace context that a request brings; it may be empty.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -78,8 +82,8 @@ impl IncomingContext {
         state
     }
 
-    /// Writes the context of a span of this proxy in place of the client's: `traceparent`, and B3 in the form in which
-    /// it came. `server` is the parent of the span.
+    /// Writes the context of a span of this proxy in place of the client's: `traceparent`, and B3 in the forms in which
+    /// it came, valid or not, so that the endpoint gets no other context. `server` is the parent of the span.
     pub(super) fn replace(
         &self,
         fields: &mut FieldSection,
@@ -87,29 +91,66 @@ impl IncomingContext {
         span: SpanId,
         server: SpanId,
     ) {
-        fields.remove_named(b"traceparent");
-        fields.append("traceparent", format!("00-{trace}-{span}-01"));
-        match self.format {
-            ContextFormat::TraceContext => {}
-            // Without a valid traceparent it belongs to no trace.
-            ContextFormat::None => fields.remove_named(b"tracestate"),
-            ContextFormat::B3Single => {
-                fields.remove_named(b"tracestate");
-                fields.remove_named(b"b3");
-                fields.append("b3", format!("{trace}-{span}-1-{server}"));
-            }
-            ContextFormat::B3Multiple => {
-                fields.remove_named(b"tracestate");
-                for name in [B3_TRACE, B3_SPAN, B3_PARENT, B3_SAMPLED, B3_FLAGS] {
-                    fields.remove_named(name.as_bytes());
-                }
-                fields.append(B3_TRACE, trace.to_string());
-                fields.append(B3_SPAN, span.to_string());
-                fields.append(B3_PARENT, server.to_string());
-                fields.append(B3_SAMPLED, "1");
-            }
+        let has_single = fields.get(B3).is_some();
+        let has_multiple = B3_FIELDS.iter().any(|name| fields.get(name).is_some());
+        for name in [TRACEPARENT, B3].iter().chain(&B3_FIELDS) {
+            fields.remove_named(name.as_bytes());
+        }
+        // Without a valid traceparent it belongs to no trace.
+        if self.format != ContextFormat::TraceContext {
+            fields.remove_named(b"tracestate");
+        }
+        fields.append(TRACEPARENT, traceparent(trace, span));
+        if has_single {
+            fields.append(B3, single_b3(trace, span, server));
+        }
+        if has_multiple {
+            fields.append(B3_TRACE, trace.to_string());
+            fields.append(B3_SPAN, span.to_string());
+            fields.append(B3_PARENT, server.to_string());
+            fields.append(B3_SAMPLED, "1");
         }
     }
+}
+
+/// Replaces the span in the context that `IncomingContext::replace` wrote, for another attempt. A field that a filter of
+/// the route has removed or set since stays as it is.
+pub(super) fn replace_span(
+    fields: &mut FieldSection,
+    trace: TraceId,
+    (former, span): (SpanId, SpanId),
+    server: SpanId,
+) {
+    let both = |value: &dyn Fn(SpanId) -> String| (value(former), value(span));
+    for (name, (old, new)) in [
+        (TRACEPARENT, both(&|span| traceparent(trace, span))),
+        (B3, both(&|span| single_b3(trace, span, server))),
+        (B3_SPAN, both(&|span| span.to_string())),
+    ] {
+        replace_value(fields, name, &old, &new);
+    }
+}
+
+/// Replaces a value of a field, if it has that value.
+fn replace_value(fields: &mut FieldSection, name: &str, old: &str, new: &str) {
+    let (old, new) = (old.as_bytes(), new.as_bytes());
+    let lines = fields.iter().filter(|(_, found, _)| is(found, name));
+    let values: Vec<Vec<u8>> = lines.map(|(_, _, value)| value.to_vec()).collect();
+    if !values.iter().any(|value| value.as_slice() == old) {
+        return;
+    }
+    fields.remove_named(name.as_bytes());
+    for value in &values {
+        fields.append(name, if value.as_slice() == old { new } else { value.as_slice() });
+    }
+}
+
+fn traceparent(trace: TraceId, span: SpanId) -> String {
+    format!("00-{trace}-{span}-01")
+}
+
+fn single_b3(trace: TraceId, span: SpanId, server: SpanId) -> String {
+    format!("{trace}-{span}-1-{server}")
 }
 
 fn is_visible(text: &str) -> bool {
@@ -411,6 +452,62 @@ mod tests {
             replaced(&[("x-b3-traceid", TRACE), ("x-b3-spanid", SPAN), ("x-b3-flags", "1")]);
         let several: Vec<_> = several.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(several, ["traceparent", B3_TRACE, B3_SPAN, B3_PARENT, B3_SAMPLED]);
+    }
+
+    #[test]
+    fn endpoint_gets_no_other_context_beside_the_own_one() {
+        let (trace, span, server) = (TraceId([1; 16]), SpanId([2; 8]), SpanId([3; 8]));
+        let parent = format!("00-{TRACE}-{SPAN}-01");
+        let b3 = format!("{TRACE}-{SPAN}-1");
+        let (parent, b3) = (parent.as_str(), b3.as_str());
+        for lines in [
+            &[("traceparent", parent), ("b3", b3)][..],
+            &[("traceparent", parent), ("X-B3-TraceId", TRACE), ("X-B3-SpanId", SPAN)],
+            &[("b3", b3), ("x-b3-traceid", TRACE), ("x-b3-spanid", SPAN)],
+            &[("b3", "bad"), ("b3", b3)],
+        ] {
+            let mut fields = fields(lines);
+            IncomingContext::of_request(&fields).replace(&mut fields, trace, span, server);
+            let values: Vec<_> = fields.iter().map(|(_, _, value)| value.to_vec()).collect();
+            let all = String::from_utf8(values.join(&b' ')).unwrap();
+            assert!(!all.contains(TRACE) && !all.contains(SPAN), "{lines:?}: {all}");
+            for (name, _) in lines {
+                assert!(fields.get(name).is_some(), "{lines:?}: {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn another_attempt_replaces_only_what_is_still_ours() {
+        let (trace, server) = (TraceId([1; 16]), SpanId([3; 8]));
+        let spans = (SpanId([2; 8]), SpanId([4; 8]));
+        let mut written = fields(&[("b3", "1"), ("x-b3-sampled", "1")]);
+        let context = IncomingContext::of_request(&written);
+        context.replace(&mut written, trace, spans.0, server);
+        let value = |fields: &FieldSection, name: &str| {
+            fields.get(name).map(|value| String::from_utf8_lossy(value).into_owned())
+        };
+        let mut again = written.clone();
+        replace_span(&mut again, trace, spans, server);
+        assert_eq!(value(&again, TRACEPARENT), Some(traceparent(trace, spans.1)));
+        assert_eq!(value(&again, B3), Some(single_b3(trace, spans.1, server)));
+        assert_eq!(value(&again, B3_SPAN), Some(spans.1.to_string()));
+        assert_eq!(value(&again, B3_PARENT), Some(server.to_string()));
+
+        let mut filtered = written;
+        filtered.remove_named(b"traceparent");
+        filtered.remove_named(b"b3");
+        filtered.append("b3", "0");
+        replace_span(&mut filtered, trace, spans, server);
+        assert_eq!(value(&filtered, TRACEPARENT), None);
+        assert_eq!(value(&filtered, B3).as_deref(), Some("0"));
+
+        // A rule may add a line of its own.
+        let own = traceparent(trace, spans.0);
+        let mut added = fields(&[("traceparent", own.as_str()), ("traceparent", "other")]);
+        replace_span(&mut added, trace, spans, server);
+        let values: Vec<_> = added.iter().map(|(_, _, value)| value.to_vec()).collect();
+        assert_eq!(values, [traceparent(trace, spans.1).into_bytes(), b"other".to_vec()]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use balance::Time;
 use codec::head::FieldSection;
 use gateway::snapshot::EndpointProtocol;
 
-use super::parent::IncomingContext;
+use super::parent::{self, IncomingContext};
 use super::sampler::{SamplingResult, TraceReason};
 use super::span::{SpanId, TraceId};
 use crate::body::BodyPump;
@@ -97,7 +97,9 @@ pub(crate) fn begin(
         return;
     };
     (trace.reason, trace.propagates) = (Some(reason), propagates);
-    trace.propagate(&mut request.fields);
+    if propagates {
+        trace.incoming.replace(&mut request.fields, trace.trace, trace.current.span, trace.server);
+    }
     let rule = &policy.config.rules[policy.route as usize];
     let filters = filters.get_or_insert_with(|| RequestFilters::without_changes(rule));
     filters.trace = Some(Box::new(trace));
@@ -139,9 +141,12 @@ pub(crate) fn end_attempt(context: &mut AttemptContext<'_>, end: AttemptEnd) {
             end,
         });
     }
-    trace.propagate(&mut request.fields);
-    if trace.propagates && policy.endpoint_protocol == EndpointProtocol::Http1 {
-        replace_in_head(upload, attempt.span, span);
+    if trace.propagates {
+        let spans = (attempt.span, span);
+        parent::replace_span(&mut request.fields, trace.trace, spans, trace.server);
+        if policy.endpoint_protocol == EndpointProtocol::Http1 {
+            replace_in_head(upload, attempt.span, span);
+        }
     }
 }
 
@@ -160,9 +165,9 @@ impl RequestTrace {
         let traces = worker.traces.as_ref()?;
         let incoming = IncomingContext::of_request(fields);
         // Most requests need no more than this number.
-        let id = TraceId::random(&mut worker.rng.borrow_mut());
-        let id = incoming.parent.map_or(id, |(trace, _)| trace);
-        match traces.sampler.begin(&incoming, id, now) {
+        let own = TraceId::random(&mut worker.rng.borrow_mut());
+        let id = incoming.parent.map_or(own, |(trace, _)| trace);
+        match traces.sampler.begin(&incoming, own, now) {
             SamplingResult::NotTraced => None,
             SamplingResult::Limited => {
                 worker.counters().traces_limited.add(1);
@@ -192,12 +197,6 @@ impl RequestTrace {
             ended: Vec::new(),
             ended_attempts: 0,
             current,
-        }
-    }
-
-    fn propagate(&self, fields: &mut FieldSection) {
-        if self.propagates {
-            self.incoming.replace(fields, self.trace, self.current.span, self.server);
         }
     }
 

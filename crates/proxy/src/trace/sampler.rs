@@ -81,16 +81,17 @@ impl TraceSampler {
         Self { threshold, rules, started, kept }
     }
 
-    /// Decides at the start of a request. `trace` is the client's trace, or the new one.
+    /// Decides at the start of a request. `own` is a random ID that the client does not know.
     pub(super) fn begin(
         &self,
         incoming: &IncomingContext,
-        trace: TraceId,
+        own: TraceId,
         now: Time,
     ) -> SamplingResult {
-        let decision = match self.rules.honours_parent {
-            true => incoming.decision,
-            false => ParentDecision::Deferred,
+        let (decision, trace) = match self.rules.honours_parent {
+            true => (incoming.decision, incoming.parent.map_or(own, |(trace, _)| trace)),
+            // A client that chooses the trace ID would choose the result.
+            false => (ParentDecision::Deferred, own),
         };
         let reason = match decision {
             ParentDecision::Sampled => TraceReason::Parent,
@@ -150,6 +151,7 @@ impl TracePacer {
 
 #[cfg(test)]
 mod tests {
+    use super::super::span::SpanId;
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -181,6 +183,27 @@ mod tests {
         let alone = TraceSampling { honours_parent: false, ..rules(0.25) };
         assert_eq!(begun(alone.clone(), sampled, 64), SamplingResult::NotTraced);
         assert_eq!(begun(alone, ParentDecision::NotSampled, 0), traced(TraceReason::Share));
+    }
+
+    #[test]
+    fn client_cannot_choose_the_result_by_its_trace_id_if_its_decision_does_not_count() {
+        let ids = [TraceId([0; 16]), TraceId([255; 16])];
+        let begun = |honours_parent, own, parent| {
+            let parent = Some((parent, SpanId([1; 8])));
+            let incoming = IncomingContext { parent, ..IncomingContext::default() };
+            let rules = TraceSampling { honours_parent, ..rules(0.25) };
+            TraceSampler::new(rules, 1).begin(&incoming, own, Time::ZERO)
+        };
+        let traced = SamplingResult::Traced(TraceReason::Share);
+        for client in ids {
+            assert_eq!(begun(false, ids[0], client), traced);
+            assert_eq!(begun(false, ids[1], client), SamplingResult::NotTraced);
+        }
+        // A deferred decision is made by the ID of the trace, so that all proxies make the same.
+        for own in ids {
+            assert_eq!(begun(true, own, ids[0]), traced);
+            assert_eq!(begun(true, own, ids[1]), SamplingResult::NotTraced);
+        }
     }
 
     #[test]

@@ -9,6 +9,10 @@ use crate::observe::AttributeSink;
 
 /// Maximum length of a text in an attribute: what a client sends is cut there.
 const MAX_TEXT_BYTES: usize = 1024;
+/// Longest rest of a character in UTF-8 after its first byte.
+const MAX_CHARACTER_REST: usize = 3;
+/// Approximate memory of a span without its texts: the span itself, and the names and places of its attributes.
+const SPAN_BYTES: usize = 1024;
 /// Maximum number of texts in one attribute.
 const MAX_TEXTS: usize = 8;
 
@@ -59,6 +63,24 @@ pub struct RequestSpan {
     /// Names and values.
     pub attributes: Vec<(&'static str, AttributeValue)>,
     pub error: Option<SpanError>,
+}
+
+impl RequestSpan {
+    /// Returns the approximate number of bytes that the span takes: its texts, and a constant.
+    pub fn memory_bytes(&self) -> usize {
+        let texts = self.attributes.iter().map(|(_, value)| value.text_bytes());
+        SPAN_BYTES + self.name.len() + self.trace_state.len() + texts.sum::<usize>()
+    }
+}
+
+impl AttributeValue {
+    fn text_bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Texts(texts) => texts.iter().map(String::len).sum(),
+            Self::Integer(_) | Self::Number(_) => 0,
+        }
+    }
 }
 
 impl TraceId {
@@ -127,7 +149,11 @@ impl AttributeSink for SpanAttributes {
 
 /// Returns untrusted text, cut to its maximum length; invalid UTF-8 becomes U+FFFD.
 pub(super) fn bounded(text: &[u8]) -> String {
-    String::from_utf8_lossy(&text[..text.len().min(MAX_TEXT_BYTES)]).into_owned()
+    // The last character that may remain is complete in these bytes.
+    let start = &text[..text.len().min(MAX_TEXT_BYTES + MAX_CHARACTER_REST)];
+    // U+FFFD has three bytes where there was one: cut after the conversion.
+    let text = String::from_utf8_lossy(start);
+    text[..text.floor_char_boundary(MAX_TEXT_BYTES)].to_owned()
 }
 
 #[cfg(test)]
@@ -153,5 +179,18 @@ mod tests {
         };
         assert_eq!(path.len(), MAX_TEXT_BYTES);
         assert_eq!((ids.len(), ids[0].as_str()), (MAX_TEXTS, "\u{fffd}"));
+    }
+
+    #[test]
+    fn texts_are_cut_between_characters_after_invalid_bytes_are_replaced() {
+        let invalid = bounded(&[0xff; 5000]);
+        assert_eq!(invalid, "\u{fffd}".repeat(MAX_TEXT_BYTES / 3));
+        for before in 0..8 {
+            let text = format!("{}{}", "a".repeat(before), "\u{1f600}".repeat(600));
+            let cut = bounded(text.as_bytes());
+            assert!(text.starts_with(&cut), "{before}: {cut}");
+            assert!((MAX_TEXT_BYTES - 3..=MAX_TEXT_BYTES).contains(&cut.len()), "{before}");
+        }
+        assert_eq!(bounded("gr\u{fc}n".as_bytes()), "gr\u{fc}n");
     }
 }

@@ -53,9 +53,10 @@ impl CollectorClient {
         let config = match (&settings.authorities, settings.url.is_encrypted) {
             (_, false) => None,
             (None, true) => Some(http_client::client_config()?),
-            (Some(path), true) => {
-                let roots = read_authorities(path);
-                let roots = roots.map_err(|error| format!("{}: {error}", path.display()))?;
+            (Some(file), true) => {
+                let roots = read_authorities(&file.path).map_err(|error| {
+                    format!("{}: {}: {error}", file.source, file.path.display())
+                })?;
                 Some(http_client::client_config_with(roots)?)
             }
         };

@@ -19,13 +19,22 @@ use super::collector::{CollectorClient, DeliveryResult};
 use super::message::ExportRequest;
 use super::settings::TraceConfiguration;
 use crate::failure::Failure;
+use crate::flags::TraceFlags;
 
-/// Maximum number of batches on their way from the workers.
-const MAX_BATCHES: usize = 64;
+/// Minimum capacity of the channel, in batches.
+const MIN_BATCHES: usize = 64;
+/// Maximum capacity of the channel, however many workers there are.
+const MAX_BATCHES: usize = 4096;
+/// Capacity of the channel for each worker, in batches.
+const WORKER_BATCHES: usize = 4;
 /// Maximum number of spans that wait for the collector.
 const MAX_SPANS: usize = 4096;
+/// Maximum memory of the spans that wait for the collector.
+const MAX_QUEUE_BYTES: usize = 16 << 20;
 /// Maximum number of spans in a message.
 const MAX_MESSAGE_SPANS: usize = 512;
+/// Approximate maximum size of a message.
+const MAX_MESSAGE_BYTES: usize = 1 << 20;
 /// Time for which spans are gathered.
 const GATHER_TIME: Duration = Duration::from_secs(1);
 /// Number of times that a message is sent.
@@ -35,6 +44,48 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Time that the last spans have at the end of the process.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The exporter before its start.
+pub(crate) struct PreparedExporter {
+    client: CollectorClient,
+    sampling: TraceSampling,
+    workers: usize,
+}
+
+impl PreparedExporter {
+    /// Returns `None` if neither a flag nor the environment names a collector, or if the environment alone does, with an
+    /// error. `environment` returns the value of a variable.
+    pub(crate) fn new(
+        flags: &TraceFlags,
+        environment: impl Fn(&str) -> Option<String>,
+        host: String,
+        workers: usize,
+    ) -> Result<Option<Self>, String> {
+        let configuration = TraceConfiguration::new(flags, environment, host);
+        let prepared = configuration.and_then(|configuration| {
+            let Some(TraceConfiguration { sampling, collector }) = configuration else {
+                return Ok(None);
+            };
+            let client = CollectorClient::new(collector)?;
+            Ok(Some(Self { client, sampling, workers }))
+        });
+        match prepared {
+            // Such variables may be meant for other programs of the machine: requests are served in any case.
+            Err(problem) if !is_requested(flags) => {
+                tracing::warn!(%problem, "no traces: the environment names a collector, but its settings are invalid");
+                Ok(None)
+            }
+            prepared => prepared,
+        }
+    }
+}
+
+/// True if a flag asks for traces, so that an error in their settings is an error of the command.
+fn is_requested(flags: &TraceFlags) -> bool {
+    // The limit has a default, which says nothing.
+    let TraceFlags { otlp_endpoint, otlp_ca, trace_share, trace_slow, trace_limit: _ } = flags;
+    otlp_endpoint.is_some() || otlp_ca.is_some() || trace_share.is_some() || trace_slow.is_some()
+}
+
 /// The exporter of this process.
 pub(crate) struct TraceExporter {
     stop: oneshot::Sender<()>,
@@ -43,17 +94,15 @@ pub(crate) struct TraceExporter {
 
 impl TraceExporter {
     /// Starts the thread. Returns the settings of the data plane with it.
-    pub(crate) fn start(
-        configuration: TraceConfiguration,
-    ) -> Result<(Self, TraceSettings), Failure> {
-        let TraceConfiguration { sampling, collector } = configuration;
-        let client = CollectorClient::new(collector)
-            .map_err(|error| Failure::input(format_args!("--otlp-ca: {error}")))?;
+    pub(crate) fn start(prepared: PreparedExporter) -> Result<(Self, TraceSettings), Failure> {
+        let PreparedExporter { client, sampling, workers } = prepared;
         let counts = Arc::<TraceExportCounts>::default();
-        let (exporter, batches) = mpsc::channel(MAX_BATCHES);
+        // The batches of all workers may come at the same time.
+        let capacity = workers.saturating_mul(WORKER_BATCHES).clamp(MIN_BATCHES, MAX_BATCHES);
+        let (exporter, batches) = mpsc::channel(capacity);
         let (stop, stopped) = oneshot::channel();
         let (end, ended) = std_mpsc::channel();
-        let queue = SpanQueue { spans: Vec::new(), due: None, counts: Arc::clone(&counts) };
+        let queue = SpanQueue::new(Arc::clone(&counts));
         log_start(&client, &sampling);
         let work = move || {
             if let Err(error) = run(client, batches, queue, stopped) {
@@ -96,27 +145,50 @@ fn run(
 /// Spans that wait for the collector.
 struct SpanQueue {
     spans: Vec<RequestSpan>,
+    /// Approximate memory of the spans.
+    bytes: usize,
     /// Time at which they are sent, if fewer than a message can have.
     due: Option<Instant>,
     counts: Arc<TraceExportCounts>,
 }
 
 impl SpanQueue {
+    fn new(counts: Arc<TraceExportCounts>) -> Self {
+        Self { spans: Vec::new(), bytes: 0, due: None, counts }
+    }
+
     fn add(&mut self, batch: Vec<RequestSpan>) {
-        let room = MAX_SPANS - self.spans.len();
-        let overflow = batch.len().saturating_sub(room);
-        self.counts.overflowed.fetch_add(overflow as u64, Ordering::Relaxed);
-        self.spans.extend(batch.into_iter().take(room));
+        let mut overflow = 0;
+        for span in batch {
+            let bytes = self.bytes + span.memory_bytes();
+            if self.spans.len() >= MAX_SPANS || bytes > MAX_QUEUE_BYTES {
+                overflow += 1;
+                continue;
+            }
+            self.bytes = bytes;
+            self.spans.push(span);
+        }
+        self.counts.overflowed.fetch_add(overflow, Ordering::Relaxed);
         self.due.get_or_insert_with(|| Instant::now() + GATHER_TIME);
-        if self.spans.len() >= MAX_MESSAGE_SPANS {
+        if self.spans.len() >= MAX_MESSAGE_SPANS || self.bytes >= MAX_MESSAGE_BYTES {
             self.due = Some(Instant::now());
         }
     }
 
-    /// Removes the spans of a message.
+    /// Removes the spans of a message: at least one.
     fn take(&mut self) -> Vec<RequestSpan> {
-        let rest = self.spans.split_off(self.spans.len().min(MAX_MESSAGE_SPANS));
+        let (mut count, mut bytes) = (0, 0);
+        for span in self.spans.iter().take(MAX_MESSAGE_SPANS) {
+            let more = span.memory_bytes();
+            if count > 0 && bytes + more > MAX_MESSAGE_BYTES {
+                break;
+            }
+            count += 1;
+            bytes += more;
+        }
+        let rest = self.spans.split_off(count);
         let taken = std::mem::replace(&mut self.spans, rest);
+        self.bytes -= bytes;
         self.due = (!self.spans.is_empty()).then(Instant::now);
         taken
     }
@@ -214,4 +286,100 @@ async fn deliver(
     }
     add(&counts.undelivered, count);
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+    use std::time::SystemTime;
+
+    use proxy::trace::{AttributeValue, SpanId, SpanKind, TraceId};
+
+    use super::*;
+
+    fn span(text_bytes: usize) -> RequestSpan {
+        RequestSpan {
+            trace_id: TraceId([1; 16]),
+            span_id: SpanId([1; 8]),
+            parent: None,
+            trace_state: String::new(),
+            kind: SpanKind::Server,
+            name: String::new(),
+            started: SystemTime::UNIX_EPOCH,
+            ended: SystemTime::UNIX_EPOCH,
+            attributes: vec![("url.path", AttributeValue::Text("a".repeat(text_bytes)))],
+            error: None,
+        }
+    }
+
+    #[test]
+    fn queue_and_messages_are_bounded_in_spans_and_bytes() {
+        for text_bytes in [0, 10_000] {
+            let mut queue = SpanQueue::new(Arc::default());
+            let each = span(text_bytes).memory_bytes();
+            queue.add(vec![span(text_bytes); 5000]);
+            let kept = MAX_SPANS.min(MAX_QUEUE_BYTES / each);
+            assert_eq!((queue.spans.len(), queue.bytes), (kept, kept * each));
+            let overflowed = queue.counts.overflowed.load(Ordering::Relaxed);
+            assert_eq!(overflowed, 5000 - kept as u64);
+            let taken = queue.take().len();
+            assert_eq!(taken, MAX_MESSAGE_SPANS.min(MAX_MESSAGE_BYTES / each));
+            assert_eq!(queue.bytes, (kept - taken) * each);
+            while !queue.spans.is_empty() {
+                queue.take();
+            }
+            assert_eq!((queue.bytes, queue.due), (0, None));
+        }
+    }
+
+    #[test]
+    fn large_span_is_a_message_of_its_own() {
+        let mut queue = SpanQueue::new(Arc::default());
+        queue.add(vec![span(2 * MAX_MESSAGE_BYTES), span(0)]);
+        assert_eq!(queue.take().len(), 1);
+        assert_eq!(queue.take().len(), 1);
+    }
+
+    /// Returns the error, or whether there are traces.
+    fn prepared(flags: &TraceFlags, variables: &[(&str, &str)]) -> Result<bool, String> {
+        let value = |name: &str| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        let prepared = PreparedExporter::new(flags, value, "node".to_owned(), 1)?;
+        Ok(prepared.is_some())
+    }
+
+    #[test]
+    fn environment_alone_does_not_stop_the_start() {
+        let environment = TraceFlags {
+            otlp_endpoint: None,
+            otlp_ca: None,
+            trace_share: None,
+            trace_slow: None,
+            trace_limit: NonZeroU32::new(100).unwrap(),
+        };
+        let endpoint = Some("https://collector".parse().unwrap());
+        let named = TraceFlags { otlp_endpoint: endpoint, ..environment.clone() };
+        let share = TraceFlags { trace_share: Some(0.5), ..environment.clone() };
+        let collector = ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://collector");
+        let plain = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector");
+        assert_eq!(prepared(&environment, &[plain]), Ok(true));
+        for (name, value) in [
+            ("OTEL_TRACES_SAMPLER", "jaeger_remote"),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "600000"),
+            ("OTEL_RESOURCE_ATTRIBUTES", "a"),
+            ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/absent"),
+        ] {
+            let variables = [collector, (name, value)];
+            assert_eq!(prepared(&environment, &variables), Ok(false), "{name}");
+            for flags in [&named, &share] {
+                let error = prepared(flags, &variables).unwrap_err();
+                assert!(error.contains(name), "{error}");
+            }
+        }
+        let grpc = [collector, ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")];
+        assert_eq!(prepared(&environment, &grpc), Ok(false));
+        assert!(prepared(&share, &grpc).is_err());
+    }
 }

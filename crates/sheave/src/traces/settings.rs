@@ -58,6 +58,14 @@ impl FromStr for CollectorUrl {
     }
 }
 
+/// A file of authorities.
+#[derive(Clone, Debug)]
+pub(crate) struct AuthoritiesFile {
+    pub(super) path: PathBuf,
+    /// The flag or the variable that names the file.
+    pub(super) source: String,
+}
+
 /// The collector and how requests are sent to it.
 #[derive(Clone, Debug)]
 pub(crate) struct CollectorSettings {
@@ -66,7 +74,7 @@ pub(crate) struct CollectorSettings {
     pub(super) target: String,
     pub(super) fields: Vec<(HeaderName, HeaderValue)>,
     /// File with the authorities of the collector; `None`: those of the system.
-    pub(super) authorities: Option<PathBuf>,
+    pub(super) authorities: Option<AuthoritiesFile>,
     /// Maximum time of one request.
     pub(super) timeout: Duration,
     /// Attributes of this process.
@@ -94,12 +102,17 @@ impl TraceConfiguration {
         if let Some(share) = flags.trace_share {
             sampling.share = share;
         }
-        let authorities = environment.of_traces("CERTIFICATE").map(|(_, path)| path.into());
+        let of_flag = flags.otlp_ca.clone().map(|path| (path, "--otlp-ca".to_owned()));
+        let of_variable = || {
+            let (source, path) = environment.of_traces("CERTIFICATE")?;
+            Some((PathBuf::from(path), source))
+        };
+        let authorities = of_flag.or_else(of_variable);
         let collector = CollectorSettings {
             url,
             target,
             fields: environment.fields()?,
-            authorities: flags.otlp_ca.clone().or(authorities),
+            authorities: authorities.map(|(path, source)| AuthoritiesFile { path, source }),
             timeout: environment.timeout()?,
             resource: environment.resource(host)?,
         };

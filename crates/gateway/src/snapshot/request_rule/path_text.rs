@@ -2,21 +2,42 @@
 
 use std::borrow::Cow;
 
-/// Returns a path without escapes. If it had an escaped slash, dot segments and adjacent slashes are removed as well, so
-/// that `/a/..%2Fb` is `/b` for a pattern.
-pub(super) fn decoded_path(path: &[u8]) -> Cow<'_, [u8]> {
+/// A path without escapes, dot segments and adjacent slashes.
+pub(super) struct DecodedPath<'p> {
+    /// The path.
+    pub(super) text: Cow<'p, [u8]>,
+    /// True if the path has another form for routes: it had the escape of a character that needs none, such as a slash,
+    /// or segments were removed.
+    pub(super) is_other_route: bool,
+}
+
+/// Decodes a path once, then removes dot segments and adjacent slashes, so that `/a/..%2Fb` is `/b` for a pattern.
+pub(super) fn decoded_path(path: &[u8]) -> DecodedPath<'_> {
+    let (text, has_needless_escape) = without_escapes(path);
+    // A listener may keep such segments, and escaped slashes may add some.
+    if !text.windows(2).any(|pair| matches!(pair, b"//" | b"/.")) {
+        return DecodedPath { text, is_other_route: has_needless_escape };
+    }
+    let normal = without_dot_segments(&text);
+    let is_other_route = has_needless_escape || *normal != *text;
+    DecodedPath { text: Cow::Owned(normal), is_other_route }
+}
+
+/// Returns a path without escapes, and true if it had one of a character that needs none.
+fn without_escapes(path: &[u8]) -> (Cow<'_, [u8]>, bool) {
     if !path.contains(&b'%') {
-        return Cow::Borrowed(path);
+        return (Cow::Borrowed(path), false);
     }
     let mut decoded = Vec::with_capacity(path.len());
-    let mut has_slash = false;
+    let mut has_needless_escape = false;
     let mut rest = path;
     while let [first, after @ ..] = rest {
         let (byte, after) = match rest {
             [b'%', high, low, after @ ..] => match (hex(*high), hex(*low)) {
                 (Some(high), Some(low)) => {
-                    has_slash |= high << 4 | low == b'/';
-                    (high << 4 | low, after)
+                    let byte = high << 4 | low;
+                    has_needless_escape |= needs_no_escape(byte, UrlPart::Path);
+                    (byte, after)
                 }
                 (Some(_) | None, _) => (b'%', rest.get(1..).unwrap_or_default()),
             },
@@ -25,7 +46,7 @@ pub(super) fn decoded_path(path: &[u8]) -> Cow<'_, [u8]> {
         decoded.push(byte);
         rest = after;
     }
-    Cow::Owned(if has_slash { without_dot_segments(&decoded) } else { decoded })
+    (Cow::Owned(decoded), has_needless_escape)
 }
 
 fn without_dot_segments(path: &[u8]) -> Vec<u8> {
@@ -64,12 +85,23 @@ pub(super) enum UrlPart {
 /// Writes a decoded text as a part of a URL.
 pub(super) fn escape(text: &[u8], part: UrlPart, out: &mut Vec<u8>) {
     for byte in text {
-        let is_kept = byte.is_ascii_alphanumeric()
-            || match part {
-                UrlPart::Path => b"/-._~!$&'()*+,;=:@".contains(byte),
-                UrlPart::Query => b"/-._~!$'()*,;:@".contains(byte),
-            };
-        if is_kept { out.push(*byte) } else { push_escape(*byte, out) }
+        if needs_no_escape(*byte, part) { out.push(*byte) } else { push_escape(*byte, out) }
+    }
+}
+
+/// True if a byte stands for itself in a part of a URL.
+fn needs_no_escape(byte: u8, part: UrlPart) -> bool {
+    byte.is_ascii_alphanumeric()
+        || match part {
+            UrlPart::Path => b"/-._~!$&'()*+,;=:@".contains(&byte),
+            UrlPart::Query => b"/-._~!$'()*,;:@".contains(&byte),
+        }
+}
+
+/// Writes a text, with escapes in place of some of its bytes.
+pub(super) fn escape_bytes(text: &[u8], escaped: &[u8], out: &mut Vec<u8>) {
+    for byte in text {
+        if escaped.contains(byte) { push_escape(*byte, out) } else { out.push(*byte) }
     }
 }
 
@@ -102,19 +134,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_decoded_once_and_normalised_if_they_have_new_slashes() {
-        for (path, decoded) in [
-            ("/plain", "/plain"),
-            ("/a%20b%3Fc%25", "/a b?c%"),
-            ("/%2561", "/%61"),
-            ("/admin%2Fx", "/admin/x"),
-            ("/a/..%2Fb", "/b"),
-            ("/..%2F..%2Fb%2F", "/b/"),
-            ("/a%2F%2Fb/%2e", "/a/b/"),
-            ("/%2F", "/"),
-            ("/%zz%4", "/%zz%4"),
+    fn paths_are_decoded_once_and_normalised() {
+        for (path, decoded, is_other_route) in [
+            ("/plain", "/plain", false),
+            ("/.well-known/x", "/.well-known/x", false),
+            ("/a%20b%3Fc%25", "/a b?c%", false),
+            ("/%2561", "/%61", false),
+            ("/%zz%4", "/%zz%4", false),
+            ("/%40x", "/@x", true),
+            ("/admin%2Fx", "/admin/x", true),
+            ("/a/..%2Fb", "/b", true),
+            ("/..%2F..%2Fb%2F", "/b/", true),
+            ("/a%2F%2Fb/%2e", "/a/b/", true),
+            ("/%2F", "/", true),
+            ("//a/./b", "/a/b", true),
+            ("/a/%2e%2e/b", "/b", true),
         ] {
-            assert_eq!(decoded_path(path.as_bytes()).escape_ascii().to_string(), decoded, "{path}");
+            let result = decoded_path(path.as_bytes());
+            assert_eq!(result.text.escape_ascii().to_string(), decoded, "{path}");
+            assert_eq!(result.is_other_route, is_other_route, "{path}");
         }
     }
 
@@ -124,7 +162,7 @@ mod tests {
         let mut path = Vec::new();
         escape(text, UrlPart::Path, &mut path);
         assert_eq!(path, b"/x%3Fz%25%23%22%3C%7C(+%C3%A9&=%0D%0A");
-        assert_eq!(*decoded_path(&path), *text);
+        assert_eq!(*decoded_path(&path).text, *text);
         let mut query = Vec::new();
         escape(text, UrlPart::Query, &mut query);
         assert_eq!(query, b"/x%3Fz%25%23%22%3C%7C(%2B%C3%A9%26%3D%0D%0A");

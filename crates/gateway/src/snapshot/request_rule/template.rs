@@ -1,12 +1,14 @@
 //! Texts with variables, as nginx writes them: `https://$host/new/$1`.
 
+use std::ops::Range;
+
 use super::super::filter::UrlScheme;
 use super::RuleRequest;
-use super::path_text::{UrlPart, escape, sanitised};
+use super::path_text::{UrlPart, escape, escape_bytes, sanitised};
 use crate::matching::{RequestAttributes, SearchPattern};
 
 /// Largest size of a text, in bytes.
-const MAX_BYTES: usize = 64 * 1024;
+const MAX_BYTES: usize = 16 * 1024;
 /// Largest number of a group.
 const MAX_GROUP: usize = 9;
 
@@ -68,9 +70,9 @@ pub enum TemplateError {
     Group(usize),
 }
 
-/// Error: a text became longer than 64 KiB.
+/// Error: a text became longer than 16 KiB, or the patterns searched more than 256 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a text of a request rule is too long")]
+#[error("the texts of request rules are too long")]
 pub struct RuleTextLimit;
 
 impl RequestTemplate {
@@ -94,9 +96,20 @@ impl RequestTemplate {
         Ok(Self { text: text.into(), parts })
     }
 
-    /// True if the text is the path of the request.
-    pub(super) fn is_path(&self) -> bool {
-        self.parts == [TemplatePart::Variable(RequestVariable::Path)]
+    /// True if the text has the requested host.
+    pub(super) fn has_host(&self) -> bool {
+        let is_host = |part: &TemplatePart| {
+            let (host, authority) = (RequestVariable::Host, RequestVariable::Authority);
+            matches!(part, TemplatePart::Variable(it) if *it == host || *it == authority)
+        };
+        self.parts.iter().any(is_host)
+    }
+
+    /// True if the text itself begins a query.
+    fn has_query(&self) -> bool {
+        let has_mark =
+            |part: &TemplatePart| matches!(part, TemplatePart::Literal(text) if text.contains('?'));
+        self.parts.iter().any(has_mark)
     }
 
     /// True if the text begins with a path: with `/`, or a variable or group that may be one.
@@ -182,28 +195,116 @@ fn variable(name: &str) -> Option<RequestVariable> {
     })
 }
 
+/// The origin of a part of a text, by which it is written into a URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TextOrigin {
+    /// The policy, or the URL as the client sent it: written as it is.
+    Url,
+    /// The decoded path: escaped again.
+    Path,
+    /// Query, host or header fields: in the path of a request, `?` and `#` are escaped.
+    Client,
+}
+
+/// A text that knows the origin of its parts, so that what was decoded once is not decoded again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct RuleText {
+    /// The text as it is compared.
+    pub(super) bytes: Vec<u8>,
+    /// The end of each part, and its origin.
+    parts: Vec<(usize, TextOrigin)>,
+}
+
+impl RuleText {
+    fn new(bytes: &[u8], origin: TextOrigin) -> Self {
+        let mut text = Self::default();
+        text.push(bytes, origin);
+        text
+    }
+
+    fn push(&mut self, bytes: &[u8], origin: TextOrigin) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.bytes.extend_from_slice(bytes);
+        if self.parts.last().is_some_and(|(_, last)| *last == origin) {
+            self.parts.pop();
+        }
+        self.parts.push((self.bytes.len(), origin));
+    }
+
+    fn push_text(&mut self, text: &Self) {
+        for (bytes, origin) in text.parts() {
+            self.push(bytes, origin);
+        }
+    }
+
+    /// Returns the parts of different origin.
+    fn parts(&self) -> impl Iterator<Item = (&[u8], TextOrigin)> {
+        let mut start = 0;
+        self.parts.iter().map(move |(end, origin)| {
+            let bytes = self.bytes.get(start..*end).unwrap_or_default();
+            start = *end;
+            (bytes, *origin)
+        })
+    }
+
+    /// Returns a part of the text.
+    fn range(&self, range: Range<usize>) -> Self {
+        let mut out = Self::default();
+        let mut start = 0;
+        for (end, origin) in &self.parts {
+            let common = range.start.max(start)..range.end.min(*end);
+            out.push(self.bytes.get(common).unwrap_or_default(), *origin);
+            start = *end;
+        }
+        out
+    }
+}
+
 /// The groups of a pattern in a text.
 #[derive(Default)]
 pub(super) struct CapturedGroups {
     /// The groups, from the first; one that took no part is empty.
-    groups: Vec<Vec<u8>>,
-    /// True if the text was a decoded path.
-    is_of_path: bool,
+    groups: Vec<RuleText>,
 }
 
 impl CapturedGroups {
     /// Returns the groups, if a part of the text matches.
-    pub(super) fn of(pattern: &SearchPattern, text: &[u8], is_of_path: bool) -> Option<Self> {
+    pub(super) fn of(pattern: &SearchPattern, text: &RuleText) -> Option<Self> {
+        Self::find(pattern, &text.bytes, |range| text.range(range))
+    }
+
+    /// Returns the groups, if a part of the decoded path matches.
+    pub(super) fn of_path(pattern: &SearchPattern, path: &[u8]) -> Option<Self> {
+        let group = |range: Range<usize>| {
+            RuleText::new(path.get(range).unwrap_or_default(), TextOrigin::Path)
+        };
+        Self::find(pattern, path, group)
+    }
+
+    fn find(
+        pattern: &SearchPattern,
+        text: &[u8],
+        group: impl Fn(Range<usize>) -> RuleText,
+    ) -> Option<Self> {
         if pattern.groups() == 0 {
             return pattern.is_in(text).then(Self::default);
         }
         let captures = pattern.find_in(text)?;
-        let group = |group: Option<regex::bytes::Match<'_>>| {
-            group.map(|group| group.as_bytes().to_vec()).unwrap_or_default()
-        };
-        let groups = captures.iter().skip(1).take(MAX_GROUP).map(group).collect();
-        Some(Self { groups, is_of_path })
+        let groups = captures.iter().skip(1).take(MAX_GROUP);
+        let groups = groups.map(|it| it.map(|it| group(it.range())).unwrap_or_default()).collect();
+        Some(Self { groups })
     }
+}
+
+/// The use of a URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum UrlUse {
+    /// Path and query of a request.
+    Rewrite,
+    /// The value of `Location`.
+    Redirect,
 }
 
 /// The values of variables for one request.
@@ -212,22 +313,25 @@ pub(super) struct TemplateValues<'s, 'r, R> {
     /// The path, decoded.
     pub(super) path: &'s [u8],
     pub(super) query: &'s [u8],
-    pub(super) variables: &'s [Vec<u8>],
+    pub(super) variables: &'s [RuleText],
     pub(super) groups: &'s CapturedGroups,
 }
 
 impl<R: RequestAttributes> TemplateValues<'_, '_, R> {
     /// Returns a text as it is compared: the path is decoded.
-    pub(super) fn text(&self, template: &RequestTemplate) -> Result<Vec<u8>, RuleTextLimit> {
-        let mut out = Vec::new();
+    pub(super) fn text(&self, template: &RequestTemplate) -> Result<RuleText, RuleTextLimit> {
+        let mut out = RuleText::default();
         for part in &template.parts {
             match part {
-                TemplatePart::Literal(text) => out.extend_from_slice(text.as_bytes()),
-                TemplatePart::Group(number) => out.extend_from_slice(self.group(*number)),
-                TemplatePart::Variable(RequestVariable::Path) => out.extend_from_slice(self.path),
+                TemplatePart::Literal(text) => out.push(text.as_bytes(), TextOrigin::Url),
+                TemplatePart::Group(number) => {
+                    if let Some(group) = self.groups.groups.get(number - 1) {
+                        out.push_text(group);
+                    }
+                }
                 TemplatePart::Variable(variable) => self.write(variable, &mut out),
             }
-            check_size(&out)?;
+            check_size(&out.bytes)?;
         }
         Ok(out)
     }
@@ -238,75 +342,85 @@ impl<R: RequestAttributes> TemplateValues<'_, '_, R> {
         &self,
         template: &RequestTemplate,
         appends_query: bool,
+        url_use: UrlUse,
     ) -> Result<Vec<u8>, RuleTextLimit> {
         let mut out = Vec::new();
         let mut url_part = UrlPart::Path;
-        for part in &template.parts {
-            match part {
-                TemplatePart::Literal(text) => {
-                    out.extend_from_slice(text.as_bytes());
-                    if text.contains('?') {
+        for (bytes, origin) in self.text(template)?.parts() {
+            match (origin, url_use, url_part) {
+                (TextOrigin::Url, _, _) => {
+                    out.extend_from_slice(bytes);
+                    if bytes.contains(&b'?') {
                         url_part = UrlPart::Query;
                     }
                 }
-                TemplatePart::Group(number) if self.groups.is_of_path => {
-                    escape(self.group(*number), url_part, &mut out);
+                (TextOrigin::Path, _, _) => escape(bytes, url_part, &mut out),
+                // The value of a client does not cut off the rest of the path.
+                (TextOrigin::Client, UrlUse::Rewrite, UrlPart::Path) => {
+                    escape_bytes(bytes, b"?#", &mut out);
                 }
-                TemplatePart::Group(number) => out.extend_from_slice(self.group(*number)),
-                TemplatePart::Variable(RequestVariable::Path) => {
-                    escape(self.path, url_part, &mut out);
-                }
-                TemplatePart::Variable(variable) => self.write(variable, &mut out),
+                (TextOrigin::Client, _, _) => out.extend_from_slice(bytes),
             }
             check_size(&out)?;
         }
         if appends_query && !self.query.is_empty() {
-            out.push(if url_part == UrlPart::Query { b'&' } else { b'?' });
+            out.push(if template.has_query() { b'&' } else { b'?' });
             out.extend_from_slice(self.query);
+        }
+        if url_use == UrlUse::Rewrite && out.contains(&b'#') {
+            // A request has no fragment.
+            let target = std::mem::take(&mut out);
+            escape_bytes(&target, b"#", &mut out);
         }
         check_size(&out)?;
         Ok(sanitised(out))
     }
 
-    fn group(&self, number: usize) -> &[u8] {
-        self.groups.groups.get(number - 1).map(Vec::as_slice).unwrap_or_default()
-    }
-
-    fn write(&self, variable: &RequestVariable, out: &mut Vec<u8>) {
+    fn write(&self, variable: &RequestVariable, out: &mut RuleText) {
+        use TextOrigin::{Client, Path, Url};
         let RuleRequest { attributes, scheme, port, authority, received_target, client } =
             self.request;
         match variable {
-            RequestVariable::Host => out.extend(attributes.host().to_ascii_lowercase()),
-            RequestVariable::Authority => out.extend_from_slice(authority),
-            RequestVariable::Scheme => out.extend_from_slice(UrlScheme::text(*scheme).as_bytes()),
-            RequestVariable::Port => out.extend_from_slice(port.to_string().as_bytes()),
-            RequestVariable::Method => out.extend_from_slice(attributes.method()),
-            RequestVariable::ReceivedTarget => out.extend_from_slice(received_target),
-            RequestVariable::Path => out.extend_from_slice(self.path),
-            RequestVariable::Query => out.extend_from_slice(self.query),
+            RequestVariable::Host => {
+                // Routes ignore the dot of a fully qualified name as well.
+                let host = attributes.host();
+                let host = host.strip_suffix(b".").unwrap_or(host);
+                out.push(&host.to_ascii_lowercase(), Client);
+            }
+            RequestVariable::Authority => out.push(authority, Client),
+            RequestVariable::Scheme => out.push(UrlScheme::text(*scheme).as_bytes(), Url),
+            RequestVariable::Port => out.push(port.to_string().as_bytes(), Url),
+            RequestVariable::Method => out.push(attributes.method(), Client),
+            RequestVariable::ReceivedTarget => out.push(received_target, Url),
+            RequestVariable::Path => out.push(self.path, Path),
+            RequestVariable::Query => out.push(self.query, Client),
             RequestVariable::QueryMark if self.query.is_empty() => {}
-            RequestVariable::QueryMark => out.push(b'?'),
+            RequestVariable::QueryMark => out.push(b"?", Url),
             RequestVariable::Client => {
-                out.extend_from_slice(client.to_canonical().to_string().as_bytes());
+                out.push(client.to_canonical().to_string().as_bytes(), Url);
             }
             RequestVariable::Field(name) => {
+                // Cookie is no list of values with commas (RFC 6265 section 5.4).
+                let separator: &[u8] = if **name == *"cookie" { b"; " } else { b", " };
                 for (number, value) in attributes.headers(name).enumerate() {
                     if number > 0 {
-                        out.extend_from_slice(b", ");
+                        out.push(separator, Client);
                     }
-                    out.extend_from_slice(value);
+                    out.push(value, Client);
                 }
             }
             RequestVariable::Cookie(name) => {
                 let pairs = attributes.headers("cookie").flat_map(|it| it.split(|it| *it == b';'));
-                out.extend_from_slice(named_value(pairs, name).unwrap_or_default());
+                out.push(named_value(pairs, name).unwrap_or_default(), Client);
             }
             RequestVariable::Parameter(name) => {
                 let pairs = self.query.split(|byte| *byte == b'&');
-                out.extend_from_slice(named_value(pairs, name).unwrap_or_default());
+                out.push(named_value(pairs, name).unwrap_or_default(), Client);
             }
             RequestVariable::Set(index) => {
-                out.extend_from_slice(self.variables.get(*index).map_or(&[], Vec::as_slice));
+                if let Some(value) = self.variables.get(*index) {
+                    out.push_text(value);
+                }
             }
         }
     }
