@@ -220,6 +220,7 @@ fn rule(index: usize) -> Arc<Rule> {
         request_timeout: None,
         attempt_timeout: None,
         retry: None,
+        affinity: None,
     })
 }
 

@@ -219,6 +219,7 @@ fn rule(index: usize) -> Arc<Rule> {
         request_timeout: None,
         attempt_timeout: None,
         retry: None,
+        affinity: None,
     })
 }
 
