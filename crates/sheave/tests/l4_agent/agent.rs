@@ -212,6 +212,6 @@ endpoints: [{}]
 
 /// True if the folder of pins has the programs, in the namespaces of a node.
 pub(crate) fn has_pins(machine: &Machine, folder: &Path) -> bool {
-    let folder = folder.join("v2");
+    let folder = folder.join("v3");
     machine.run(move || folder.exists())
 }
