@@ -157,7 +157,8 @@ async fn unread_responses_are_reset_before_memory_is_exhausted() -> Result {
     ensure!(most < 256 * MEBIBYTE, "{most} bytes");
     let steps = site.sheave.metric_samples("sheave_memory_steps_total").await?;
     let is_counted = |step: &str| steps.iter().any(|(it, count)| it.contains(step) && *count > 0.0);
-    ensure!(is_counted("reset_stalled"), "{steps:?}");
+    // On a busy machine memory may pass a step between two looks; the last step resets too.
+    ensure!(is_counted("reset_stalled") || is_counted("no_connections"), "{steps:?}");
     site.sheave.wait_for_log(0, "memory fills").await?;
     let in_force = async || site.sheave.metric_samples("sheave_memory_step").await;
     let is_normal = |steps: &Vec<(String, f64)>| {
