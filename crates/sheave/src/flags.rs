@@ -465,6 +465,13 @@ pub(crate) struct TopFlags {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9900", value_parser = values::admin_api)]
     pub(crate) admin: SocketAddr,
 
+    #[command(flatten)]
+    pub(crate) tables: TableFlags,
+}
+
+/// Number and order of tables of statistics.
+#[derive(Debug, Args)]
+pub(crate) struct TableFlags {
     /// Refresh interval [default: 1s].
     #[arg(long, value_name = "DURATION", value_parser = values::positive_duration)]
     pub(crate) interval: Option<Duration>,

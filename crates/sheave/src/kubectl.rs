@@ -30,7 +30,7 @@ use crate::failure::Failure;
 use crate::flags::{KubectlCommand, KubectlFlags, PluginExplainFlags, PluginTopFlags};
 use crate::live_cluster::LiveCluster;
 use crate::migrate;
-use crate::top::{self, TopQuery, TopSettings};
+use crate::top::{self, TopQuery};
 use live_table::ReplicaSums;
 use replicas::ReplicaGroup;
 use text::{escaped, wrapped};
@@ -97,14 +97,13 @@ fn explain(group: &ReplicaGroup<'_>, request: &PluginExplainFlags) -> Result<(),
 }
 
 fn show_table(group: &ReplicaGroup<'_>, flags: &PluginTopFlags) -> Result<(), Failure> {
-    let settings = TopSettings { interval: flags.interval, count: flags.count, order: flags.sort };
     let sums = RefCell::new(ReplicaSums::default());
     let source = TopQuery {
         name: escaped(&group.namespace),
         query: Box::new(|| sums.borrow_mut().ask(group)),
         summary: Box::new(|| sums.borrow().summary()),
     };
-    top::show_backends(source, &settings)
+    top::show_backends(source, &flags.tables)
 }
 
 #[cfg(test)]

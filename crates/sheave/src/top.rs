@@ -12,7 +12,6 @@ mod screen;
 
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
 use std::thread;
 use std::time::Duration;
 
@@ -21,7 +20,7 @@ use anyhow::Context;
 use crate::admin::{self, BackendsResponse, ReplicasResponse};
 use crate::check::print;
 use crate::failure::Failure;
-use crate::flags::TopFlags;
+use crate::flags::{TableFlags, TopFlags};
 use backend_table::BackendTable;
 use l4_table::L4TrafficTable;
 use screen::{KeyCommand, TerminalScreen};
@@ -34,12 +33,11 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Shows tables until it is stopped, or the requested number of tables.
 pub(crate) fn run(flags: &TopFlags) -> Result<(), Failure> {
-    let settings = TopSettings { interval: flags.interval, count: flags.count, order: flags.sort };
     match query::<BackendTable>(flags.admin) {
-        Ok(first) => TopSession::<BackendTable>::of_address(flags.admin, first).run(&settings),
+        Ok(first) => TopSession::<BackendTable>::of_address(flags.admin, first).run(&flags.tables),
         Err(reason) => match query::<L4TrafficTable>(flags.admin) {
             Ok(first) => {
-                TopSession::<L4TrafficTable>::of_address(flags.admin, first).run(&settings)
+                TopSession::<L4TrafficTable>::of_address(flags.admin, first).run(&flags.tables)
             }
             Err(_) => Err(unreachable(flags.admin, &reason)),
         },
@@ -49,19 +47,12 @@ pub(crate) fn run(flags: &TopFlags) -> Result<(), Failure> {
 /// Shows tables of backends from another source than one admin API.
 pub(crate) fn show_backends(
     source: TopQuery<'_, BackendsResponse>,
-    settings: &TopSettings,
+    settings: &TableFlags,
 ) -> Result<(), Failure> {
     let mut source = source;
     let first = (source.query)().map_err(Failure::input)?;
     let unreachable = Box::new(|reason: String| Failure::input(reason));
     TopSession::<BackendTable> { source, before: first, unreachable }.run(settings)
-}
-
-/// Number and order of tables.
-pub(crate) struct TopSettings {
-    pub(crate) interval: Option<Duration>,
-    pub(crate) count: Option<NonZeroU32>,
-    pub(crate) order: SortOrder,
 }
 
 /// Source of the answers of which tables are made.
@@ -108,16 +99,16 @@ impl<T: StatisticsTable> TopSession<'_, T> {
         Self { source, before: first, unreachable }
     }
 
-    fn run(self, settings: &TopSettings) -> Result<(), Failure> {
-        let TopSettings { interval, count, order } = *settings;
+    fn run(self, settings: &TableFlags) -> Result<(), Failure> {
+        let TableFlags { interval, count, sort } = *settings;
         let pause = interval.unwrap_or(INTERVAL);
         if count.is_none() && io::stdout().is_terminal() && io::stdin().is_terminal() {
-            return self.live(pause, order).context("the terminal").map_err(Failure::from);
+            return self.live(pause, sort).context("the terminal").map_err(Failure::from);
         }
         // An explicit interval means a table per interval, without end.
         let endless = count.is_none() && interval.is_some();
         let count = if endless { None } else { Some(count.map_or(1, Into::into)) };
-        self.plain(pause, count, order)
+        self.plain(pause, count, sort)
     }
 
     /// Prints the given number of tables, or tables forever, one below the other.

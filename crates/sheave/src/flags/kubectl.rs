@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::{MigrationTargetFlags, values};
+use super::{MigrationTargetFlags, TableFlags, values};
 use crate::explain::ServiceName;
-use crate::top::SortOrder;
 
 const CLUSTER: &str = "Cluster";
 
@@ -140,18 +139,8 @@ pub(crate) struct PluginTopFlags {
     #[arg(long, value_name = "NAME")]
     pub(crate) pod: Option<String>,
 
-    /// Refresh interval [default: 1s].
-    #[arg(long, value_name = "DURATION", value_parser = values::positive_duration)]
-    pub(crate) interval: Option<Duration>,
-
-    /// Number of tables to print as plain text before exiting [default: in a terminal, one table that is refreshed
-    /// until `q`; else 1, or unlimited with --interval].
-    #[arg(long, value_name = "N")]
-    pub(crate) count: Option<NonZeroU32>,
-
-    /// Column to sort by.
-    #[arg(long, value_name = "COLUMN", value_enum, default_value_t = SortOrder::Requests)]
-    pub(crate) sort: SortOrder,
+    #[command(flatten)]
+    pub(crate) tables: TableFlags,
 }
 
 /// Flags of `kubectl sheave explain`.
